@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // A sight is a tensor that a replay has seen.
@@ -19,7 +20,7 @@ type sight struct {
 
 // ask chooses the tensors that the reference should record next, by its names: nothing if
 // everything is within tolerance, or the module is known.
-func ask(v Verdict, sights []sight, asked map[string]bool) []string {
+func ask(v report.Verdict, sights []sight, asked map[string]bool) []string {
 	if v.OK {
 		return nil
 	}
@@ -29,10 +30,10 @@ func ask(v Verdict, sights []sight, asked map[string]bool) []string {
 	}
 	// Other outputs of the module come right before this one, so they do not count: what is
 	// inside the module is before them.
-	module := moduleOf(v.Tensor)
+	module := report.ModuleOf(v.Tensor)
 	from := until
 	for from > 0 {
-		if s := sights[from-1]; s.there && s.kind == hooks.Output && moduleOf(s.ours) != module {
+		if s := sights[from-1]; s.there && s.kind == hooks.Output && report.ModuleOf(s.ours) != module {
 			break
 		}
 		from--
@@ -45,7 +46,7 @@ func ask(v Verdict, sights []sight, asked map[string]bool) []string {
 	// the module. A wrong input may be from any module before it in the stage.
 	within := func(s sight) bool { return inModule(s.ours, module) }
 	if module != v.Module {
-		within = func(s sight) bool { return stageOf(s.ours) == v.Stage }
+		within = func(s sight) bool { return report.StageOf(s.ours) == v.Stage }
 	}
 	for from > 0 && within(sights[from-1]) {
 		from--

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // A Bisection configures how [Bisect] obtains tensors that a run does not have.
@@ -15,7 +17,7 @@ type Bisection struct {
 	// Folder keeps the recorded runs; "" is a temporary folder.
 	Folder string
 	// Round is called after every replay.
-	Round func(Round)
+	Round func(report.Round)
 }
 
 const (
@@ -27,13 +29,13 @@ const (
 // module that diverges is known. Each round asks for tensors between the one that differs and
 // the last one before it that was compared: outputs of the outermost modules first (some of
 // them if there are many), and inputs and inner values last.
-func Bisect(ctx context.Context, run string, o Options, b Bisection) (*Report, error) {
+func Bisect(ctx context.Context, run string, o Options, b Bisection) (*report.Report, error) {
 	rep, _, err := bisectSeen(ctx, run, o, b)
 	return rep, err
 }
 
 // bisectSeen is Bisect. It also returns the tensors that the last replay has seen, in their order.
-func bisectSeen(ctx context.Context, run string, o Options, b Bisection) (_ *Report, _ []sight, err error) {
+func bisectSeen(ctx context.Context, run string, o Options, b Bisection) (_ *report.Report, _ []sight, err error) {
 	folder := b.Folder
 	if folder == "" {
 		if folder, err = os.MkdirTemp("", "gomflux-bisect-*"); err != nil {
@@ -43,13 +45,13 @@ func bisectSeen(ctx context.Context, run string, o Options, b Bisection) (_ *Rep
 	}
 	all := o
 	asked := map[string]bool{}
-	var rounds []Round
+	var rounds []report.Round
 	for {
 		rep, seen, err := replaySeen(ctx, run, o)
 		if err != nil {
 			return nil, nil, err
 		}
-		round := Round{Tensors: len(rep.Tensors), Verdict: rep.Verdict}
+		round := report.Round{Tensors: len(rep.Tensors), Verdict: rep.Verdict}
 		if len(rounds)+1 < mostRounds {
 			round.Asked = ask(rep.Verdict, seen, asked)
 		}
@@ -71,7 +73,7 @@ func bisectSeen(ctx context.Context, run string, o Options, b Bisection) (_ *Rep
 		if err := b.Again(ctx, run, out, round.Asked); err != nil {
 			return nil, nil, err
 		}
-		o.more, o.Readings, o.quick = append(o.more, out), []string{Isolated}, true
+		o.more, o.Readings, o.quick = append(o.more, out), []string{report.Isolated}, true
 		for _, name := range round.Asked {
 			asked[name] = true
 		}

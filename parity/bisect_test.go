@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // record writes what a whole dump has under the names that match a glob, as the
@@ -155,7 +156,7 @@ func TestBisect(t *testing.T) {
 			}
 			rounds := 0
 			r, seen, err := bisectSeen(t.Context(), run, Options{Dtype: exact, Model: model, bug: f.bug, fault: f.fault}, Bisection{
-				Again: again, Folder: filepath.Join(dir, "more"), Round: func(r Round) {
+				Again: again, Folder: filepath.Join(dir, "more"), Round: func(r report.Round) {
 					rounds++
 					t.Logf("%d tensors: %s", r.Tensors, r.Verdict.Text)
 				},
@@ -240,7 +241,7 @@ func TestAskInsideModule(t *testing.T) {
 		}, []string{"blocks.1.ff@0", "blocks.1.ff.net.2@0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			v := Verdict{Tensor: c.wrong, Module: moduleOf(c.wrong)}
+			v := report.Verdict{Tensor: c.wrong, Module: report.ModuleOf(c.wrong)}
 			if got := ask(v, c.sights, map[string]bool{}); !slices.Equal(got, c.want) {
 				t.Errorf("asked for %q, expected %q", got, c.want)
 			}

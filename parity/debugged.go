@@ -6,11 +6,12 @@ import (
 	"github.com/gomflux/gomflux/debugger"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // note records what a comparison found about a tensor of a call, for the debugger. The first wrong
 // tensor of a call counts.
-func (r *replay) note(tap hooks.Tap, t *Tensor, want *mlx.Array) {
+func (r *replay) note(tap hooks.Tap, t *report.Tensor, want *mlx.Array) {
 	if r.Debugger == nil {
 		return
 	}

@@ -12,12 +12,13 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // walk replays zimage-ordinary with faults under a debugging session that stops where tensors
-// differ, and goes on with a command at each stop. It returns the stops and the report.
-func walk(t *testing.T, command string, faults ...func(*replay, hooks.Tap) *mlx.Array) (stops []*protocol.Stop, report *Report) {
+// differ, and goes on with a command at each stop. It returns the stops and the rep.
+func walk(t *testing.T, command string, faults ...func(*replay, hooks.Tap) *mlx.Array) (stops []*protocol.Stop, rep *report.Report) {
 	t.Helper()
 	tree, err := runs.Open(t.TempDir())
 	if err != nil {
@@ -41,7 +42,7 @@ func walk(t *testing.T, command string, faults ...func(*replay, hooks.Tap) *mlx.
 		defer close(done)
 		err := s.Begin(ctx)
 		if err == nil {
-			report, err = Replay(ctx, ordinary, Options{Dtype: exact, bug: either(faults...), Debugger: s.Judged,
+			rep, err = Replay(ctx, ordinary, Options{Dtype: exact, bug: either(faults...), Debugger: s.Judged,
 				Loaded: func(p *models.Pipeline) { s.Loaded(p.Modules()) }})
 		}
 		s.End(err, 0)
@@ -73,13 +74,13 @@ func walk(t *testing.T, command string, faults ...func(*replay, hooks.Tap) *mlx.
 	}
 	<-done
 	s.Close()
-	return stops, report
+	return stops, rep
 }
 
 // TestWalk accepts the reference's tensor at each stop, so that faults of three components are seen
 // in one walk, each at the module that has it.
 func TestWalk(t *testing.T) {
-	stops, report := walk(t, protocol.Accept,
+	stops, rep := walk(t, protocol.Accept,
 		on("text_encoder.layers.0.mlp.act_fn", func(_ *replay, tap hooks.Tap) *mlx.Array { return gelu(tap.Inputs[0].Array) }),
 		onto("transformer.layers.0.attention.to_k@0", func(x *mlx.Array) *mlx.Array { return x.Times(1.1) }),
 		onto("vae.decode.in", func(x *mlx.Array) *mlx.Array { return x.Times(2) }))
@@ -94,8 +95,8 @@ func TestWalk(t *testing.T) {
 	if !strings.Contains(stops[0].Differs, "is wrong") || !strings.Contains(stops[2].Differs, "2 times the reference") {
 		t.Errorf("%q, %q", stops[0].Differs, stops[2].Differs)
 	}
-	if report.Verdict.OK || report.Verdict.Module != want[0] || !slices.Equal(report.Verdict.Others, want[1:]) {
-		t.Errorf("verdict %+v", report.Verdict)
+	if rep.Verdict.OK || rep.Verdict.Module != want[0] || !slices.Equal(rep.Verdict.Others, want[1:]) {
+		t.Errorf("verdict %+v", rep.Verdict)
 	}
 }
 
@@ -110,8 +111,8 @@ func TestWalkWithOwnTensors(t *testing.T) {
 
 // TestWalkUnchanged has no stops in a replay without faults.
 func TestWalkUnchanged(t *testing.T) {
-	stops, report := walk(t, protocol.Continue)
-	if len(stops) > 0 || !report.Verdict.OK {
-		t.Errorf("%d stops, verdict %+v", len(stops), report.Verdict)
+	stops, rep := walk(t, protocol.Continue)
+	if len(stops) > 0 || !rep.Verdict.OK {
+		t.Errorf("%d stops, verdict %+v", len(stops), rep.Verdict)
 	}
 }

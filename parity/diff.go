@@ -10,17 +10,18 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // DiffRuns compares the tensors that two runs both have, under their names; b is the reference.
 // The verdict names the first that differs: in the order in which they were computed, if one of
 // the runs has a trace.
-func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
+func DiffRuns(ctx context.Context, a, b string, table *report.Table) (*report.Report, error) {
 	if table == nil {
-		table = DefaultTable()
+		table = report.DefaultTable()
 	}
-	rep := &Report{Run: b, Model: a, Readings: []string{Free}}
+	rep := &report.Report{Run: b, Model: a, Readings: []string{report.Free}}
 	ourFiles, refFiles := folder(a), folder(b)
 	err := mlx.Do(ctx, func() error {
 		ours, err := OpenRun(ourFiles)
@@ -48,7 +49,7 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 }
 
 // diff adds the tensors of two runs to a report.
-func diff(r *Report, ours, ref *Run, table *Table) {
+func diff(r *report.Report, ours, ref *Run, table *report.Table) {
 	r.RefDtype = ref.Compute
 	names := passNames{ref, ref.batched() && !ours.batched()}
 	calls := ours.calls()
@@ -71,16 +72,16 @@ func diff(r *Report, ours, ref *Run, table *Table) {
 		}
 		compared[refName] = true
 		want = names.onePass(want, n, negative, got.Shape())
-		t := NewTensor(name, refName)
+		t := report.NewTensor(name, refName)
 		t.Shape, t.RefShape = got.Shape(), want.Shape()
 		t.Dtype, t.RefDtype = ours.dtypes[ours.stored(name)], ref.dtypes[ref.stored(refName)]
 		r.Tensors = append(r.Tensors, t)
 		g, w := got.Floats(), want.Floats()
-		if !t.sameShape() {
+		if !t.SameShape() {
 			t.ShowShapes(g, w)
 			continue
 		}
-		t.Free = t.Measure(g, w, t.Shape, table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), t.Stage, Free, t.Name))
+		t.Free = t.Measure(g, w, t.Shape, table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), t.Stage, report.Free, t.Name))
 	}
 	for _, name := range ref.recorded() {
 		switch reason := untappedAnywhere(name); {
@@ -100,7 +101,7 @@ func diff(r *Report, ours, ref *Run, table *Table) {
 // diffStats compares the statistics of a tensor of which one side has no values. It reports whether
 // both sides have statistics. cut takes the part of the reference's tensor that is in ours; its
 // statistics are unknown without values.
-func diffStats(r *Report, ours, ref *Run, name, refName string, cut func(*mlx.Array, []int) *mlx.Array, table *Table) bool {
+func diffStats(r *report.Report, ours, ref *Run, name, refName string, cut func(*mlx.Array, []int) *mlx.Array, table *report.Table) bool {
 	got, ok := ours.record(name)
 	want, there := ref.record(refName)
 	if !ok || !there {
@@ -112,11 +113,11 @@ func diffStats(r *Report, ours, ref *Run, name, refName string, cut func(*mlx.Ar
 		r.LeaveOut(refName, "statistics of more rows than here: of pads, or of prompt and negative prompt in one batch")
 		return true
 	}
-	t := NewTensor(name, refName)
+	t := report.NewTensor(name, refName)
 	t.Shape, t.RefShape, t.Dtype, t.RefDtype = got.Shape, want.Shape, got.Dtype, want.Dtype
 	r.Tensors = append(r.Tensors, t)
 	r.Statistics++
-	t.MeasureStats(got, want, table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), t.Stage, Free, t.Name))
+	t.MeasureStats(got, want, table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), t.Stage, report.Free, t.Name))
 	return true
 }
 
@@ -143,7 +144,7 @@ func (r *Run) calls() map[string]int {
 func recordOf(a *mlx.Array, dtype string) runs.Record {
 	v := a.Floats()
 	rec := runs.Record{Shape: a.Shape(), Dtype: dtype, Stats: checkpoint.Summarize(v)}
-	for _, x := range First(v) {
+	for _, x := range report.First(v) {
 		rec.Preview = append(rec.Preview, checkpoint.Float(x))
 	}
 	return rec

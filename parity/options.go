@@ -6,6 +6,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // Options configure a replay.
@@ -14,7 +15,7 @@ type Options struct {
 	Readings    []string          // Free, Isolated; nil is both
 	Device      *mlx.Device       // nil: a GPU if there is one
 	Dtype       *mlx.Dtype        // nil: the device's default
-	Tolerances  *Table            // nil: the built-in table
+	Tolerances  *report.Table     // nil: the built-in table
 	Quantize    *mlx.Quantization // as in models.LoadOptions
 	LoRAs       []lora.Spec       // as in models.LoadOptions
 	RuntimeLoRA bool              // as in models.LoadOptions
@@ -40,7 +41,7 @@ type Options struct {
 
 // A Pair has a tensor of this program, in Tap.Output, and the reference's.
 type Pair struct {
-	Tensor    *Tensor // without readings
+	Tensor    *report.Tensor // without readings
 	Tap       hooks.Tap
 	Reference *mlx.Array
 	// Cut cuts a tensor of another recording of the run to the pass of the tap, as Reference is.

@@ -2,7 +2,7 @@
 // (scripts/reference), one by one, under the names of diffusers' modules. [Replay] runs a dump's
 // settings again and finds the first module that computes something else. [Bisect] has the
 // reference record more until that module is known, [Live] compares while the reference runs, and
-// [DiffRuns] compares two saved runs.
+// [DiffRuns] compares two saved runs. What they find is in package report.
 package parity
 
 import (
@@ -20,6 +20,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -226,7 +227,7 @@ func (r *Run) add(other *Run) error {
 			return fmt.Errorf(another, name, x.Shape())
 		}
 		const most = 0.05 // devices round differently
-		if d := Compare(x.Floats(), have.Floats()); !(d.L2 <= most) {
+		if d := report.Compare(x.Floats(), have.Floats()); !(d.L2 <= most) {
 			return fmt.Errorf(another, name, d)
 		}
 	}
@@ -247,7 +248,7 @@ func (r *Run) pastes() bool {
 	if r.live != nil {
 		return r.Pasted
 	}
-	return r.Array(pastedValue) != nil
+	return r.Array(report.PastedValue) != nil
 }
 
 // stored returns the name that a tensor has in the files.

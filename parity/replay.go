@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity/hints"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // Replay runs the settings of the dump in a folder again and compares every tensor that both
@@ -23,26 +24,26 @@ import (
 // pass for each depth of the module tree that the dump has. In a pass the modules below that
 // depth run freely, so a module's error is that of everything inside it. In the last pass
 // nothing runs freely, and a module's error is that of its own arithmetic.
-func Replay(ctx context.Context, run string, o Options) (*Report, error) {
+func Replay(ctx context.Context, run string, o Options) (*report.Report, error) {
 	rep, _, err := replaySeen(ctx, run, o)
 	return rep, err
 }
 
 // replaySeen is Replay. It also returns the tensors that it has seen, in their order.
-func replaySeen(ctx context.Context, run string, o Options) (rep *Report, seen []sight, err error) {
+func replaySeen(ctx context.Context, run string, o Options) (rep *report.Report, seen []sight, err error) {
 	if len(o.Readings) == 0 {
-		o.Readings = []string{Free, Isolated}
+		o.Readings = []string{report.Free, report.Isolated}
 	}
 	for _, reading := range o.Readings {
-		if reading != Free && reading != Isolated {
-			return nil, nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, Free, Isolated)
+		if reading != report.Free && reading != report.Isolated {
+			return nil, nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, report.Free, report.Isolated)
 		}
 	}
 	if o.Debugger != nil {
-		o.Readings = []string{Isolated}
+		o.Readings = []string{report.Isolated}
 	}
 	if o.Tolerances == nil {
-		o.Tolerances = DefaultTable()
+		o.Tolerances = report.DefaultTable()
 	}
 	err = mlx.Do(ctx, func() error {
 		ref, err := OpenRun(folder(run))
@@ -68,8 +69,8 @@ func replaySeen(ctx context.Context, run string, o Options) (rep *Report, seen [
 }
 
 // replay runs the settings of a reference's run, and compares its tensors.
-func (o Options) replay(run string, ref *Run) (*Report, []sight, error) {
-	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}
+func (o Options) replay(run string, ref *Run) (*report.Report, []sight, error) {
+	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*report.Tensor{}}
 	defer r.close()
 	if err := r.load(); err != nil {
 		return nil, nil, err
@@ -95,15 +96,15 @@ type replay struct {
 	request  models.Request
 	absent   absent
 
-	entries map[string]*Tensor
+	entries map[string]*report.Tensor
 	sights  []sight
 	ours    []uint8         // pixels of the image
 	sought  map[string]bool // kinds of this pass that have been searched for hints
 
-	unhooked    *Unhooked       // nil without the free reading
-	hooked      *pace           // the run that it is compared with
-	lastLatents string          // name of the last tap of latents in hooked
-	forks       map[string]bool // module and operation of fused operations, true if they compute what they should
+	unhooked    *report.Unhooked // nil without the free reading
+	hooked      *pace            // the run that it is compared with
+	lastLatents string           // name of the last tap of latents in hooked
+	forks       map[string]bool  // module and operation of fused operations, true if they compute what they should
 
 	// Of the current pass:
 	pass    pass
@@ -126,12 +127,12 @@ type pass struct {
 // passes runs the model once for each pass.
 func (r *replay) passes() error {
 	var plan []pass
-	if slices.Contains(r.Readings, Free) {
-		plan = append(plan, pass{reading: Free})
+	if slices.Contains(r.Readings, report.Free) {
+		plan = append(plan, pass{reading: report.Free})
 	}
-	if slices.Contains(r.Readings, Isolated) {
+	if slices.Contains(r.Readings, report.Isolated) {
 		for _, depth := range r.depths() {
-			plan = append(plan, pass{reading: Isolated, depth: depth})
+			plan = append(plan, pass{reading: report.Isolated, depth: depth})
 		}
 		plan[len(plan)-1].last = true
 	}
@@ -139,7 +140,7 @@ func (r *replay) passes() error {
 		plan = plan[len(plan)-1:]
 	}
 	runs := len(plan)
-	if plan[0].reading == Free {
+	if plan[0].reading == report.Free {
 		runs++
 	}
 	progress := func(n int) {
@@ -165,7 +166,7 @@ func (r *replay) depths() []int {
 	depths := []int{0}
 	for _, name := range r.ref.moduleNames() {
 		if n, err := hooks.ParseName(name); err == nil && n.Point.Kind != hooks.Input {
-			depths = append(depths, depth(n.Module))
+			depths = append(depths, report.Depth(n.Module))
 		}
 	}
 	slices.Sort(depths)
@@ -208,7 +209,7 @@ func (r *replay) once(p pass) error {
 		}
 		return out, err
 	}
-	if p.reading == Free {
+	if p.reading == report.Free {
 		r.lookedAt(&request)
 	}
 	res, err := r.pipeline.Generate(request)
@@ -219,10 +220,10 @@ func (r *replay) once(p pass) error {
 	if err != nil {
 		return fmt.Errorf("run %s: %w", r.run, err)
 	}
-	if p.reading == Free || r.ours == nil {
+	if p.reading == report.Free || r.ours == nil {
 		r.ours = pixelsOf(res)
 	}
-	if p.reading == Free {
+	if p.reading == report.Free {
 		r.hooked.pixels = r.ours
 	}
 	return nil
@@ -267,7 +268,7 @@ func (r *replay) meet(name string, tap hooks.Tap) *mlx.Array {
 
 // ownPass reports whether this pass compares inputs and inner values too.
 func (r *replay) ownPass() bool {
-	return r.pass.last || r.pass.reading == Free && !slices.Contains(r.Readings, Isolated)
+	return r.pass.last || r.pass.reading == report.Free && !slices.Contains(r.Readings, report.Isolated)
 }
 
 // isThere reports whether the reference has a tensor. It marks the modules around one that the
@@ -278,7 +279,7 @@ func (r *replay) isThere(name string, tap hooks.Tap) bool {
 	there := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
 	if r.ownPass() {
 		wanted := !tap.Point.OnRequest() && r.absent.untapped(name) == ""
-		r.sights = append(r.sights, sight{tap.FullName(), name, tap.Point.Kind, depth(tap.Name), there, wanted})
+		r.sights = append(r.sights, sight{tap.FullName(), name, tap.Point.Kind, report.Depth(tap.Name), there, wanted})
 	}
 	if there {
 		return true
@@ -287,7 +288,7 @@ func (r *replay) isThere(name string, tap hooks.Tap) bool {
 		for around := hooks.Parent(tap.Name); around != ""; around = hooks.Parent(around) {
 			r.incomplete[fmt.Sprint(around, "@", tap.Step)] = true
 		}
-		r.incomplete[stageOf(tap.FullName())] = true
+		r.incomplete[report.StageOf(tap.FullName())] = true
 	}
 	return false
 }
@@ -303,14 +304,14 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 	}
 	want = r.onePass(want, nameOf(tap), tap.Negative, got.Shape())
 	t.RefDtype, t.RefShape = r.ref.dtypes[r.ref.stored(name)], want.Shape()
-	if !t.sameShape() {
+	if !t.SameShape() {
 		t.ShowShapes(got.Floats(), want.Floats())
 		t.Hints = hints.ExplainShapes(r.question(name, tap, got, want))
 		return nil
 	}
-	at := depth(tap.Name)
-	forced := r.pass.reading == Isolated && (r.pass.last || at <= r.pass.depth)
-	if r.pass.reading == Isolated && !r.pass.last && at != r.pass.depth { // another pass measures it
+	at := report.Depth(tap.Name)
+	forced := r.pass.reading == report.Isolated && (r.pass.last || at <= r.pass.depth)
+	if r.pass.reading == report.Isolated && !r.pass.last && at != r.pass.depth { // another pass measures it
 		if forced {
 			return want.AsType(got.Dtype())
 		}
@@ -321,7 +322,7 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 			return r.onePass(x, nameOf(tap), tap.Negative, want.Shape())
 		}})
 	} else if d := r.read(t, got.Floats(), want.Floats(), got.Shape()); !d.OK &&
-		(r.pass.last || !slices.Contains(r.Readings, Isolated)) && r.isFirst(t) {
+		(r.pass.last || !slices.Contains(r.Readings, report.Isolated)) && r.isFirst(t) {
 		t.Hints, t.HintLimits = hints.Explain(r.question(name, tap, got, want))
 	}
 	if forced && !ofImages(tap.Name) {
@@ -335,8 +336,8 @@ const mostSought = 16
 
 // isFirst reports whether a wrong tensor is the first of its kind in this pass: of a module whose
 // name differs from earlier ones' not only by numbers, and of its outputs, inputs or inner values.
-func (r *replay) isFirst(t *Tensor) bool {
-	key := kindOf(t.Module) + ":" + t.Kind
+func (r *replay) isFirst(t *report.Tensor) bool {
+	key := report.KindOf(t.Module) + ":" + t.Kind
 	if r.sought[key] || len(r.sought) == mostSought {
 		return false
 	}
@@ -345,11 +346,11 @@ func (r *replay) isFirst(t *Tensor) bool {
 }
 
 // entry returns the report's entry of a tap, whose name in the reference's run is given.
-func (r *replay) entry(name string, tap hooks.Tap) *Tensor {
+func (r *replay) entry(name string, tap hooks.Tap) *report.Tensor {
 	ours := tap.FullName()
 	t := r.entries[ours]
 	if t == nil {
-		t = NewTensor(ours, name)
+		t = report.NewTensor(ours, name)
 		t.Dtype, t.Shape = tap.Output.Dtype().String(), tap.Output.Shape()
 		r.entries[ours] = t
 	}
@@ -359,9 +360,9 @@ func (r *replay) entry(name string, tap hooks.Tap) *Tensor {
 }
 
 // compareSamples compares some values of a tensor of which the reference stores only samples.
-func (r *replay) compareSamples(t *Tensor, name string, got *mlx.Array) {
+func (r *replay) compareSamples(t *report.Tensor, name string, got *mlx.Array) {
 	t.RefDtype, t.RefShape = r.ref.dtypes[r.ref.stored(name+":samples")], r.ref.Shapes[name]
-	if !t.sameShape() {
+	if !t.SameShape() {
 		return
 	}
 	positions := r.ref.Array(name + ":positions").Int32s()
@@ -382,16 +383,16 @@ func ofImages(name string) bool {
 }
 
 // read makes the reading of this pass. Samples of a tensor have a nil shape.
-func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
+func (r *replay) read(t *report.Tensor, got, want []float32, shape []int) *report.Reading {
 	reading := r.pass.reading
-	if value := !isModule(t.moduleName()); r.pass.last && !r.incomplete[t.moduleAtStep()] && !(value && r.incomplete[t.Stage]) {
-		reading = Own
+	if value := !report.IsModule(t.ModuleName()); r.pass.last && !r.incomplete[t.ModuleAtStep()] && !(value && r.incomplete[t.Stage]) {
+		reading = report.Own
 	}
 	d := t.Measure(got, want, shape, r.toleranceOf(t.Name, reading))
-	if r.pass.reading == Free {
+	if r.pass.reading == report.Free {
 		t.Free = d
 	} else {
-		if shape != nil && t.Kind == hooks.Output.String() && (!r.pass.last || depth(t.moduleName()) == r.pass.depth) {
+		if shape != nil && t.Kind == hooks.Output.String() && (!r.pass.last || report.Depth(t.ModuleName()) == r.pass.depth) {
 			t.Isolated = d
 		}
 		if r.pass.last || shape == nil {
@@ -402,20 +403,20 @@ func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 }
 
 // toleranceOf returns the tolerance of a tensor of ours.
-func (r *replay) toleranceOf(name, reading string) Tolerance {
-	return r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), stageOf(name), reading, name)
+func (r *replay) toleranceOf(name, reading string) report.Tolerance {
+	return r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), report.StageOf(name), reading, name)
 }
 
-func (r *replay) report() *Report {
-	rep := &Report{
+func (r *replay) report() *report.Report {
+	rep := &report.Report{
 		Run: r.run, Model: r.model, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
 		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, Unhooked: r.unhooked, Replayed: true,
 	}
 	for _, t := range r.entries {
 		rep.Tensors = append(rep.Tensors, t)
 	}
-	slices.SortFunc(rep.Tensors, func(a, b *Tensor) int { return cmp.Compare(a.Order, b.Order) })
-	full := slices.Contains(r.Readings, Isolated) || len(r.Readings) == 1
+	slices.SortFunc(rep.Tensors, func(a, b *report.Tensor) int { return cmp.Compare(a.Order, b.Order) })
+	full := slices.Contains(r.Readings, report.Isolated) || len(r.Readings) == 1
 	for _, name := range r.ref.Names() {
 		if !full || r.visited[name] {
 			continue
@@ -426,7 +427,7 @@ func (r *replay) report() *Report {
 			rep.Missing = append(rep.Missing, name)
 		}
 	}
-	if img := cmp.Or(r.ref.Array(pastedValue), r.ref.Array(imageValue)); img != nil && img.Size() == len(r.ours) {
+	if img := cmp.Or(r.ref.Array(report.PastedValue), r.ref.Array(report.ImageValue)); img != nil && img.Size() == len(r.ours) {
 		rep.SetImages(r.ours, img.Uint8s(), img.Dim(1), img.Dim(0))
 	}
 	rep.Judge()

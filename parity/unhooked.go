@@ -8,6 +8,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // A pace is a run from the start: its latents after every step, and its image.
@@ -33,7 +34,7 @@ func pixelsOf(res *models.Result) (pixels []uint8) {
 
 // lookedAt prepares the request of the run that the one without hooks is compared with.
 func (r *replay) lookedAt(request *models.Request) {
-	r.unhooked, r.hooked = &Unhooked{OK: true}, &pace{}
+	r.unhooked, r.hooked = &report.Unhooked{OK: true}, &pace{}
 	r.forks = map[string]bool{}
 	look := request.Hook
 	request.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
@@ -54,7 +55,7 @@ func (r *replay) lookedAt(request *models.Request) {
 func (r *replay) compareFork(f hooks.Fork) {
 	key := f.Name + " " + f.Operation
 	name := hooks.Name{Module: f.Name, Step: f.Step, Call: f.Call}.String()
-	tolerance := r.toleranceOf(name, Isolated)
+	tolerance := r.toleranceOf(name, report.Isolated)
 	tolerance.Channel = 0
 	if _, known := r.forks[key]; !known {
 		r.forks[key] = true
@@ -66,12 +67,14 @@ func (r *replay) compareFork(f hooks.Fork) {
 			continue
 		}
 		r.forks[key], r.unhooked.OK = false, false
-		r.unhooked.Fused = append(r.unhooked.Fused, &FusedDifference{name, f.Operation, d.Max, d.MaxRef, d.L2})
+		r.unhooked.Fused = append(r.unhooked.Fused, &report.FusedDifference{
+			Module: name, Operation: f.Operation, Max: d.Max, MaxRef: d.MaxRef, L2: d.L2,
+		})
 	}
 }
 
 // distance measures x against want on the device. It is zero if want is not finite.
-func distance(x, want *mlx.Array) Difference {
+func distance(x, want *mlx.Array) report.Difference {
 	sums := mlx.Scope(func() *mlx.Array {
 		want := want.AsType(mlx.Float32).Reshape(-1)
 		e := x.AsType(mlx.Float32).Reshape(-1).Sub(want)
@@ -83,12 +86,12 @@ func distance(x, want *mlx.Array) Difference {
 	})
 	defer sums.Free()
 	v := sums.Floats()
-	d := Difference{
-		Max: float64(v[0]), MaxRef: float64(v[1]), L2: ratio(math.Sqrt(float64(v[2])), math.Sqrt(float64(v[3]))),
-		Finite: finite(float64(v[2])) != nil,
+	d := report.Difference{
+		Max: float64(v[0]), MaxRef: float64(v[1]), L2: report.Ratio(math.Sqrt(float64(v[2])), math.Sqrt(float64(v[3]))),
+		Finite: report.Finite(float64(v[2])) != nil,
 	}
-	if finite(float64(v[3])) == nil {
-		d = Difference{Finite: true}
+	if report.Finite(float64(v[3])) == nil {
+		d = report.Difference{Finite: true}
 	}
 	return d
 }
@@ -120,7 +123,7 @@ func (r *replay) withoutHooks() error {
 		if i < len(ours.steps) {
 			x = ours.steps[i]
 		}
-		if !u.Compare(name, x, r.hooked.steps[i], r.hooked.shape, r.toleranceOf(name, Free)) {
+		if !u.Compare(name, x, r.hooked.steps[i], r.hooked.shape, r.toleranceOf(name, report.Free)) {
 			return nil
 		}
 		u.Steps++
@@ -131,7 +134,7 @@ func (r *replay) withoutHooks() error {
 		}
 		return v
 	}
-	u.Compare(imageValue, floats(ours.pixels), floats(r.hooked.pixels), nil, r.toleranceOf(imageValue, Free))
+	u.Compare(report.ImageValue, floats(ours.pixels), floats(r.hooked.pixels), nil, r.toleranceOf(report.ImageValue, report.Free))
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -92,7 +93,7 @@ func (h *Host) Begin(ctx context.Context, replay bool) error {
 
 // compareForExpressions is the function compare of expressions.
 func compareForExpressions(got, want []float32) expr.Difference {
-	d := parity.Compare(got, want)
+	d := report.Compare(got, want)
 	return expr.Difference{
 		{Name: "l2", Value: d.L2}, {Name: "max", Value: d.Max}, {Name: "max_ref", Value: d.MaxRef}, {Name: "mean", Value: d.Mean},
 		{Name: "cosine", Value: d.Cosine}, {Name: "at", Value: d.At}, {Name: "count", Value: d.Count}, {Name: "finite", Value: d.Finite},

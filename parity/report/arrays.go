@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"encoding/json"

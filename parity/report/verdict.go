@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"fmt"
@@ -73,7 +73,7 @@ func (r *Report) verdict() Verdict {
 		HintLimits: c.tensor.HintLimits, isolated: true}
 	v.Text = fmt.Sprintf("%s diverges first, in stage %s: ", c.module, v.Stage)
 	switch {
-	case !c.tensor.sameShape():
+	case !c.tensor.SameShape():
 		v.Text += fmt.Sprintf("%s has %s", c.tensor.Name, c.tensor.shapesText())
 	case c.tensor.Module != c.module:
 		v.Text += fmt.Sprintf("it passes on %s, which is wrong (%v), although its inputs are right", c.tensor.Name, c.tensor.best())
@@ -117,14 +117,14 @@ func (v *Verdict) others(all []culprit) {
 	first := map[string]*Tensor{}
 	for _, c := range all {
 		v.Others = append(v.Others, c.module)
-		key := kindOf(c.module)
+		key := KindOf(c.module)
 		if t := first[key]; t == nil || len(t.Hints) == 0 && len(c.tensor.Hints) > 0 {
 			first[key] = c.tensor
 		}
 	}
-	for _, k := range kinds(v.Others) {
-		t := first[kindOf(k.modules[0])]
-		v.Kinds = append(v.Kinds, Others{k.name, len(k.modules), t.Name, t.Hints, t.HintLimits})
+	for _, k := range Kinds(v.Others) {
+		t := first[KindOf(k.Modules[0])]
+		v.Kinds = append(v.Kinds, Others{k.Name, len(k.Modules), t.Name, t.Hints, t.HintLimits})
 	}
 }
 
@@ -134,7 +134,7 @@ func (r *Report) differs(t *Tensor) string {
 	if !r.Replayed && t.made == 0 {
 		by = fmt.Sprintf(" by name (neither run has %s, which has the order)", runs.TraceFile)
 	}
-	if !t.sameShape() {
+	if !t.SameShape() {
 		return fmt.Sprintf("%s is the first to differ%s, in stage %s: it has %s", t.Name, by, t.Stage, t.shapesText())
 	}
 	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%s)", t.Name, by, t.Stage, t.errorText())
@@ -161,7 +161,7 @@ func (r *Report) drift() Verdict {
 		return Verdict{Text: "nothing was compared: both runs have no tensor name in common"}
 	case r.Replayed && slices.ContainsFunc(r.Missing, isValue):
 		name := r.Missing[slices.IndexFunc(r.Missing, isValue)]
-		return Verdict{Text: fmt.Sprintf("%s is in the reference's run, but was not computed here", name), Stage: stageOf(name),
+		return Verdict{Text: fmt.Sprintf("%s is in the reference's run, but was not computed here", name), Stage: StageOf(name),
 			Tensor: name}
 	case r.FirstStep != r.RefFirstStep:
 		text := fmt.Sprintf("the first step that ran is %d, the reference's %d", r.FirstStep, r.RefFirstStep)
@@ -187,7 +187,7 @@ func (r *Report) attribute(t *Tensor) culprit {
 		module = r.parent(module)
 	}
 	if module == "" { // of the pipeline
-		module = moduleOf(t.Name)
+		module = ModuleOf(t.Name)
 	}
 	return culprit{module, t}
 }
@@ -221,7 +221,7 @@ func (r *Report) parent(module string) string {
 // children returns the modules right inside one, with their own errors.
 func (r *Report) children(module string) []Child {
 	n, err := hooks.ParseName(module)
-	if err != nil || !isModule(n.Module) {
+	if err != nil || !IsModule(n.Module) {
 		return nil
 	}
 	var out []Child

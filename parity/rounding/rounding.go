@@ -1,4 +1,7 @@
-package parity
+// Package rounding is about computing in fewer bits. [ReplayPrecise] measures how far this program is
+// from the exact result, as a multiple of the reference's own rounding errors, and [SearchPrecision]
+// finds the modules that need more bits than the others.
+package rounding
 
 import (
 	"cmp"
@@ -14,6 +17,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // MostRounding is the default limit of a [Rounding]: our error as a multiple of the reference's.
@@ -21,7 +26,7 @@ const MostRounding = 4
 
 // PreciseOptions configure [ReplayPrecise].
 type PreciseOptions struct {
-	Options
+	parity.Options
 	// Precise is the folder of the same run in float32.
 	Precise string
 	// Limit is the largest error that is allowed, as a multiple of the reference's; 0 is
@@ -32,17 +37,17 @@ type PreciseOptions struct {
 // A PreciseReport compares three runs: a reference in float32, the same reference in fewer bits,
 // and ours. Errors are relative L2 errors.
 type PreciseReport struct {
-	Run          string  `json:"run"`
-	Precise      string  `json:"precise"`
-	Model        string  `json:"model"`
-	Device       string  `json:"device"`
-	Dtype        string  `json:"dtype"`
-	RefDtype     string  `json:"reference_dtype"`
-	Quantization string  `json:"quantization,omitempty"`
-	Limit        float64 `json:"limit"`
-	Verdict      Verdict `json:"verdict"`
+	Run          string         `json:"run"`
+	Precise      string         `json:"precise"`
+	Model        string         `json:"model"`
+	Device       string         `json:"device"`
+	Dtype        string         `json:"dtype"`
+	RefDtype     string         `json:"reference_dtype"`
+	Quantization string         `json:"quantization,omitempty"`
+	Limit        float64        `json:"limit"`
+	Verdict      report.Verdict `json:"verdict"`
 	// Unhooked compares the run without hooks; nil without the reading from the start.
-	Unhooked *Unhooked `json:"unhooked,omitempty"`
+	Unhooked *report.Unhooked `json:"unhooked,omitempty"`
 	// Modules have a module's own errors, given the reference's inputs in fewer bits.
 	Modules []*Rounding `json:"modules,omitempty"`
 	// Values have the errors of the pipeline's values from the start of the run.
@@ -78,7 +83,7 @@ type Rounding struct {
 func ReplayPrecise(ctx context.Context, run string, o PreciseOptions) (*PreciseReport, error) {
 	o.Limit = cmp.Or(o.Limit, MostRounding)
 	if len(o.Readings) == 0 {
-		o.Readings = []string{Free, Isolated}
+		o.Readings = []string{report.Free, report.Isolated}
 	}
 	settings, err := sameRun(run, o.Precise)
 	if err != nil {
@@ -86,10 +91,10 @@ func ReplayPrecise(ctx context.Context, run string, o PreciseOptions) (*PreciseR
 	}
 	compute, err := mlx.ParseDtype(settings.Compute)
 	if err != nil || compute == mlx.Float32 {
-		return nil, fmt.Errorf("run %s: %w: it was computed in %q, expected bfloat16 or float16", run, ErrRun, settings.Compute)
+		return nil, fmt.Errorf("run %s: %w: it was computed in %q, expected bfloat16 or float16", run, parity.ErrRun, settings.Compute)
 	}
 	p := &precise{PreciseOptions: o, run: run, compute: compute, modules: map[string]int{}, report: &PreciseReport{
-		Run: run, Precise: o.Precise, RefDtype: settings.Compute, Limit: o.Limit, replayed: slices.Contains(o.Readings, Isolated),
+		Run: run, Precise: o.Precise, RefDtype: settings.Compute, Limit: o.Limit, replayed: slices.Contains(o.Readings, report.Isolated),
 	}}
 	if o.Quantize != nil {
 		p.report.Quantization = component.QuantizationName(*o.Quantize)
@@ -108,8 +113,8 @@ func ReplayPrecise(ctx context.Context, run string, o PreciseOptions) (*PreciseR
 
 // sameRun checks that two folders have one run, the second in float32, and returns the settings of
 // the first.
-func sameRun(run, precise string) (low Settings, err error) {
-	var exact Settings
+func sameRun(run, precise string) (low parity.Settings, err error) {
+	var exact parity.Settings
 	if err := checkpoint.ReadJSON(os.DirFS(run), "settings.json", &low); err != nil {
 		return low, err
 	}
@@ -117,7 +122,7 @@ func sameRun(run, precise string) (low Settings, err error) {
 		return low, err
 	}
 	if exact.Compute != "float32" {
-		return low, fmt.Errorf("run %s: %w: it was computed in %q, expected float32", precise, ErrRun, exact.Compute)
+		return low, fmt.Errorf("run %s: %w: it was computed in %q, expected float32", precise, parity.ErrRun, exact.Compute)
 	}
 	text := func(s *string) string {
 		if s == nil {
@@ -137,7 +142,7 @@ func sameRun(run, precise string) (low Settings, err error) {
 	} {
 		if c.a != c.b {
 			return low, fmt.Errorf("run %s: %w: its %s is %v, that of %s is %v (both must be the same run)",
-				precise, ErrRun, c.what, c.b, run, c.a)
+				precise, parity.ErrRun, c.what, c.b, run, c.a)
 		}
 	}
 	return low, nil
@@ -162,8 +167,8 @@ func (p *precise) own(ctx context.Context) (ok bool, err error) {
 	o := p.Options
 	float32s := mlx.Float32
 	o.Dtype, o.Quantize = &float32s, nil
-	o.Readings = []string{Isolated}
-	r, err := Replay(ctx, p.Precise, o)
+	o.Readings = []string{report.Isolated}
+	r, err := parity.Replay(ctx, p.Precise, o)
 	if err != nil {
 		return false, err
 	}
@@ -184,8 +189,8 @@ func (p *precise) own(ctx context.Context) (ok bool, err error) {
 		}
 	}
 	o = p.Options
-	o.Readings = []string{Isolated}
-	o.Measure = func(pair Pair) {
+	o.Readings = []string{report.Isolated}
+	o.Measure = func(pair parity.Pair) {
 		truth, known := exact[pair.Tensor.Name]
 		if !known || !pair.Tap.Output.Dtype().IsFloat() {
 			return
@@ -215,7 +220,7 @@ func (r *PreciseReport) checkModel() error {
 		return nil
 	}
 	return fmt.Errorf("run %s: %w: its modules do not compute those of %s with rounding: the runs are of different models", r.Run,
-		ErrRun, r.Precise)
+		parity.ErrRun, r.Precise)
 }
 
 // quantizeWeights replaces the weights by what is left of them after they are quantized in the
@@ -233,7 +238,7 @@ func (p *precise) quantizeWeights(pipeline *models.Pipeline) {
 }
 
 // onLoaded returns options that also call f with the loaded pipeline.
-func onLoaded(o Options, f func(*models.Pipeline)) Options {
+func onLoaded(o parity.Options, f func(*models.Pipeline)) parity.Options {
 	first := o.Loaded
 	o.Loaded = func(p *models.Pipeline) {
 		if first != nil {
@@ -245,26 +250,26 @@ func onLoaded(o Options, f func(*models.Pipeline)) Options {
 }
 
 // outputs returns all tensors that o computes from the inputs of the run, on the host.
-func (p *precise) outputs(ctx context.Context, o Options) (map[string][]float32, error) {
+func (p *precise) outputs(ctx context.Context, o parity.Options) (map[string][]float32, error) {
 	found := map[string][]float32{}
-	o.Readings = []string{Isolated}
-	o.Measure = func(pair Pair) { found[pair.Tensor.Name] = pair.Tap.Output.Floats() }
+	o.Readings = []string{report.Isolated}
+	o.Measure = func(pair parity.Pair) { found[pair.Tensor.Name] = pair.Tap.Output.Floats() }
 	return found, p.replay(ctx, p.run, o)
 }
 
 // free measures the errors of the pipeline's values from the start of the run.
 func (p *precise) free(ctx context.Context) error {
-	var low *Run
+	var low *parity.Run
 	o := onLoaded(p.Options, func(*models.Pipeline) {
 		var err error
-		if low, err = OpenRun(os.DirFS(p.run)); err != nil {
+		if low, err = parity.OpenRun(os.DirFS(p.run)); err != nil {
 			mlx.Throw(err)
 		}
 	})
-	o.Readings = []string{Free}
-	o.Measure = func(pair Pair) {
+	o.Readings = []string{report.Free}
+	o.Measure = func(pair parity.Pair) {
 		t, tap, want := pair.Tensor, pair.Tap, pair.Reference
-		if isModule(tap.Name) || t.Kind != hooks.Output.String() || strings.HasSuffix(tap.Name, ".input_ids") {
+		if report.IsModule(tap.Name) || t.Kind != hooks.Output.String() || strings.HasSuffix(tap.Name, ".input_ids") {
 			return
 		}
 		name := cmp.Or(t.Reference, t.Name)
@@ -274,7 +279,7 @@ func (p *precise) free(ctx context.Context) error {
 		}
 		rounded = pair.Cut(rounded)
 		if !slices.Equal(rounded.Shape(), want.Shape()) {
-			mlx.Throw(fmt.Errorf("%s: %w: %s is %v in %s, and %v in %s: another model", p.Precise, ErrRun, name, want.Shape(),
+			mlx.Throw(fmt.Errorf("%s: %w: %s is %v in %s, and %v in %s: another model", p.Precise, parity.ErrRun, name, want.Shape(),
 				p.Precise, rounded.Shape(), p.run))
 		}
 		p.report.Values = append(p.report.Values, newRounding(pair, want.Floats(), rounded, p.compute))
@@ -283,8 +288,8 @@ func (p *precise) free(ctx context.Context) error {
 }
 
 // replay replays a run for what o measures.
-func (p *precise) replay(ctx context.Context, run string, o Options) error {
-	r, err := Replay(ctx, run, o)
+func (p *precise) replay(ctx context.Context, run string, o parity.Options) error {
+	r, err := parity.Replay(ctx, run, o)
 	if err != nil {
 		return err
 	}
@@ -295,10 +300,10 @@ func (p *precise) replay(ctx context.Context, run string, o Options) error {
 
 // newRounding compares the reference's values in fewer bits, and ours, with the exact ones. dtype
 // is that of the reference's computation.
-func newRounding(pair Pair, exact []float32, reference *mlx.Array, dtype mlx.Dtype) *Rounding {
+func newRounding(pair parity.Pair, exact []float32, reference *mlx.Array, dtype mlx.Dtype) *Rounding {
 	x := &Rounding{Module: pair.Tensor.Module, Tensor: pair.Tensor.Name, Stage: pair.Tensor.Stage}
-	x.Reference = max(RelativeL2(reference.Floats(), exact), unitRoundoff[dtype]/4)
-	x.Ours = RelativeL2(pair.Tap.Output.Floats(), exact)
+	x.Reference = max(report.RelativeL2(reference.Floats(), exact), unitRoundoff[dtype]/4)
+	x.Ours = report.RelativeL2(pair.Tap.Output.Floats(), exact)
 	x.Multiple = multiple(x.Ours, x.Reference)
 	x.Rounding = x.Multiple
 	return x
@@ -306,8 +311,8 @@ func newRounding(pair Pair, exact []float32, reference *mlx.Array, dtype mlx.Dty
 
 // split divides our error into that of quantized weights and the rest.
 func (x *Rounding) split(exact, quantized, ours []float32) {
-	x.Quantized = multiple(RelativeL2(quantized, exact), x.Reference)
-	x.Rounding = multiple(RelativeL2(ours, quantized), x.Reference)
+	x.Quantized = multiple(report.RelativeL2(quantized, exact), x.Reference)
+	x.Rounding = multiple(report.RelativeL2(ours, quantized), x.Reference)
 }
 
 // multiple returns an error as a multiple of another one.
@@ -315,7 +320,7 @@ func multiple(e, of float64) float64 {
 	if math.IsInf(e, 0) && math.IsInf(of, 0) {
 		return 1
 	}
-	return ratio(e, of)
+	return report.Ratio(e, of)
 }
 
 // unitRoundoff is the largest relative error of rounding a value to a dtype.
@@ -349,14 +354,14 @@ func (r *PreciseReport) judge() {
 		return
 	}
 	if len(wrong) == 0 {
-		r.Verdict = Verdict{OK: true, Text: fmt.Sprintf("the rounding errors of all %d modules are at most %g times those of the reference",
-			len(all), r.Limit)}
+		r.Verdict = report.Verdict{OK: true, Text: fmt.Sprintf(
+			"the rounding errors of all %d modules are at most %g times those of the reference", len(all), r.Limit)}
 		return
 	}
 	x := wrong[0]
-	r.Verdict = Verdict{Stage: x.Stage, Module: x.Module, Tensor: x.Tensor, Text: fmt.Sprintf(
+	r.Verdict = report.Verdict{Stage: x.Stage, Module: x.Module, Tensor: x.Tensor, Text: fmt.Sprintf(
 		"%s is the first with a rounding error above %g times the reference's: %s has %s, the reference %s (%s times)",
-		x.Module, r.Limit, x.Tensor, errorText(x.Ours), errorText(x.Reference), times(x.Rounding))}
+		x.Module, r.Limit, x.Tensor, report.ErrorText(x.Ours), report.ErrorText(x.Reference), times(x.Rounding))}
 	for _, x := range wrong[1:] {
 		r.Verdict.Others = append(r.Verdict.Others, x.Module)
 	}

@@ -1,4 +1,4 @@
-package parity
+package rounding
 
 import (
 	"encoding/json"
@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // Print writes the report as text, with one line for modules whose names differ by numbers alone,
@@ -20,15 +22,16 @@ func (r *PrecisionReport) Print(w io.Writer, all bool) error {
 	fmt.Fprintf(&b, "against  %s in float32, on %s\n", r.Model, r.Device)
 	fmt.Fprintf(&b, "low      %s, computed in %s\n\n", low, r.Dtype)
 	fmt.Fprintf(&b, "error of %s: %s if all %d modules are low, %s if all are kept, %s allowed (%d runs)\n\n",
-		measured, errorText(r.AllLow), r.Modules, errorText(r.AllKept), errorText(r.Allowed), r.Runs)
+		measured, report.ErrorText(r.AllLow), r.Modules, report.ErrorText(r.AllKept), report.ErrorText(r.Allowed), r.Runs)
 	switch {
 	case !r.OK:
-		fmt.Fprintf(&b, "FAIL: no choice of modules has an error of %s\n", errorText(r.Allowed))
+		fmt.Fprintf(&b, "FAIL: no choice of modules has an error of %s\n", report.ErrorText(r.Allowed))
 	case len(r.Keep) == 0:
 		b.WriteString("PASS: no module must be kept\n")
 	default:
 		r.table(&b, all)
-		fmt.Fprintf(&b, "\nPASS: with these %d of %d modules %s, the error is %s\n", len(r.Keep), r.Modules, kept, errorText(r.Error))
+		fmt.Fprintf(&b, "\nPASS: with these %d of %d modules %s, the error is %s\n", len(r.Keep), r.Modules, kept,
+			report.ErrorText(r.Error))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -46,17 +49,17 @@ func (r *PrecisionReport) table(b *strings.Builder, all bool) {
 	}
 	if all {
 		for _, name := range names {
-			fmt.Fprintf(t, "%s\t1\t%s\n", name, errorText(errors[name]))
+			fmt.Fprintf(t, "%s\t1\t%s\n", name, report.ErrorText(errors[name]))
 		}
 		t.Flush()
 		return
 	}
-	for _, k := range kinds(names) {
+	for _, k := range report.Kinds(names) {
 		worst := 0.0
-		for _, m := range k.modules {
+		for _, m := range k.Modules {
 			worst = max(worst, errors[m])
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\n", k.name, len(k.modules), errorText(worst))
+		fmt.Fprintf(t, "%s\t%d\t%s\n", k.Name, len(k.Modules), report.ErrorText(worst))
 	}
 	t.Flush()
 }
@@ -69,7 +72,7 @@ func (r *PrecisionReport) MarshalJSON() ([]byte, error) {
 		AllLow  *float64 `json:"all_low_error"`
 		AllKept *float64 `json:"all_kept_error"`
 		Error   *float64 `json:"error"`
-	}{(*plain)(r), finite(r.AllLow), finite(r.AllKept), finite(r.Error)})
+	}{(*plain)(r), report.Finite(r.AllLow), report.Finite(r.AllKept), report.Finite(r.Error)})
 }
 
 // MarshalJSON writes an infinite error as null.
@@ -77,5 +80,5 @@ func (k Kept) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Module string   `json:"module"`
 		Error  *float64 `json:"error"`
-	}{k.Module, finite(k.Error)})
+	}{k.Module, report.Finite(k.Error)})
 }

@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"regexp"
@@ -18,9 +18,9 @@ const (
 
 var inside = regexp.MustCompile(`^(transformer|text_encoder(_\d+)?)(\.|$)|^vae\.((en|de)coder|quant_conv|post_quant_conv)`)
 
-// isModule reports whether a name is that of a module of a component, or of its tensor, and not of a
+// IsModule reports whether a name is that of a module of a component, or of its tensor, and not of a
 // value of the pipeline, such as latents.
-func isModule(name string) bool { return inside.MatchString(name) }
+func IsModule(name string) bool { return inside.MatchString(name) }
 
 // stages are listed backwards from pixels; steps come between vae and latents.
 var stages = []string{"picture", "vae", "latents", "encode", "text", "tokenizer", "scheduler"}
@@ -36,8 +36,8 @@ type Stage struct {
 	Worst    string  `json:"worst,omitempty"`
 }
 
-// stageOf returns the stage that computes a tensor.
-func stageOf(name string) string {
+// StageOf returns the stage that computes a tensor.
+func StageOf(name string) string {
 	n, err := hooks.ParseName(name)
 	if err != nil {
 		return "latents"
@@ -46,7 +46,7 @@ func stageOf(name string) string {
 	switch {
 	case n.Step >= 0:
 		return "step " + strconv.Itoa(n.Step)
-	case isImage(n.Module):
+	case IsImage(n.Module):
 		return "picture"
 	case n.Module == "image.in" || n.Module == "latents.image" || n.Module == "latents.masked" || n.Module == "latents.reference" ||
 		prefix("vae.encode") || prefix("vae.quant_conv"):
@@ -90,17 +90,18 @@ func (s *Stage) add(t *Tensor) {
 	}
 }
 
-// depth returns how deep a module is below its component. Values of the pipeline have depth 0,
+// Depth returns how deep a module is below its component. Values of the pipeline have depth 0,
 // above all modules.
-func depth(module string) int {
-	if !isModule(module) {
+func Depth(module string) int {
+	if !IsModule(module) {
 		return 0
 	}
 	return strings.Count(module, ".")
 }
 
-// imageValue is the last value of a run, which its report shows. If it is pasted into the picture
-// that was inpainted, the result is pastedValue.
-const imageValue, pastedValue = "image", "image.pasted"
+// ImageValue is the last value of a run, which its report shows. If it is pasted into the picture
+// that was inpainted, the result is PastedValue.
+const ImageValue, PastedValue = "image", "image.pasted"
 
-func isImage(name string) bool { return name == imageValue || name == pastedValue }
+// IsImage reports whether a name is ImageValue or PastedValue.
+func IsImage(name string) bool { return name == ImageValue || name == PastedValue }

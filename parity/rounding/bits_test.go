@@ -1,4 +1,4 @@
-package parity
+package rounding
 
 import (
 	"bytes"
@@ -6,20 +6,23 @@ import (
 	"errors"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 )
+
+var inFloat32 = new(mlx.Float32)
 
 var bits4 = &mlx.Quantization{Mode: "affine", Bits: 4, Group: 32}
 
 func TestSearchPrecision(t *testing.T) {
-	o := PrecisionOptions{Options: Options{Dtype: exact, Quantize: bits4}, Error: 0.03}
-	r, err := SearchPrecision(t.Context(), ordinary, o)
+	o := PrecisionOptions{Options: parity.Options{Dtype: inFloat32, Quantize: bits4}, Error: 0.03}
+	r, err := SearchPrecision(t.Context(), unrounded, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +30,7 @@ func TestSearchPrecision(t *testing.T) {
 		t.Errorf("kept %d of %d modules, errors %g, %g, %g", len(r.Keep), r.Modules, r.AllLow, r.AllKept, r.Error)
 	}
 	// low modules compute what a quantized model does
-	whole, err := Replay(t.Context(), ordinary, Options{Dtype: exact, Quantize: bits4, Readings: []string{Free}})
+	whole, err := parity.Replay(t.Context(), unrounded, parity.Options{Dtype: inFloat32, Quantize: bits4, Readings: []string{report.Free}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,12 +39,12 @@ func TestSearchPrecision(t *testing.T) {
 	}
 	// a smaller error takes more modules, and none at all if it is large enough
 	o.Error = 0.01
-	more, err := SearchPrecision(t.Context(), ordinary, o)
+	more, err := SearchPrecision(t.Context(), unrounded, o)
 	if err != nil || len(more.Keep) <= len(r.Keep) {
 		t.Errorf("kept %d modules for an error of 0.01: %v", len(more.Keep), err)
 	}
 	o.Error = 1
-	none, err := SearchPrecision(t.Context(), ordinary, o)
+	none, err := SearchPrecision(t.Context(), unrounded, o)
 	if err != nil || !none.OK || len(none.Keep) != 0 || none.Error != none.AllLow {
 		t.Errorf("kept %d modules for an error of 1: %v", len(none.Keep), err)
 	}
@@ -55,7 +58,7 @@ func TestSearchPrecision(t *testing.T) {
 	// in bfloat16 no choice of quantized weights is as exact as that
 	dtype := mlx.BFloat16
 	o.Dtype, o.Error = &dtype, 1e-4
-	impossible, err := SearchPrecision(t.Context(), ordinary, o)
+	impossible, err := SearchPrecision(t.Context(), unrounded, o)
 	if err != nil || impossible.OK || impossible.AllKept <= o.Error {
 		t.Errorf("an error of 1e-4 in bfloat16: %+v, %v", impossible, err)
 	}
@@ -63,17 +66,9 @@ func TestSearchPrecision(t *testing.T) {
 
 // A module whose output overflows in float16 is found, and it alone with those around it.
 func TestSearchPrecisionOverflow(t *testing.T) {
-	model := filepath.Join(t.TempDir(), "model")
-	if err := os.CopyFS(model, os.DirFS("../models/testdata/zimage-ordinary/model")); err != nil {
-		t.Fatal(err)
-	}
-	weight("transformer", "layers.1.feed_forward.w2.weight", func(_ []int, v []float32) {
-		for i := range v {
-			v[i] *= 1 << 19 // a norm follows
-		}
-	})(t, model, "")
+	large := changed("transformer.layers.1.feed_forward.w2", func(x *mlx.Array) *mlx.Array { return x.Times(1 << 19) }) // a norm follows
 	dtype := mlx.Float16
-	r, err := SearchPrecision(t.Context(), ordinary, PrecisionOptions{Options: Options{Model: model, Dtype: &dtype}, Error: 0.01})
+	r, err := SearchPrecision(t.Context(), unrounded, PrecisionOptions{Options: parity.Options{Loaded: large, Dtype: &dtype}, Error: 0.01})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,21 +93,17 @@ func TestSearchPrecisionOverflow(t *testing.T) {
 
 func TestSearchPrecisionRefuses(t *testing.T) {
 	dtype := mlx.Float16
-	_, err := SearchPrecision(t.Context(), t.TempDir(), PrecisionOptions{Options: Options{Dtype: &dtype}})
+	_, err := SearchPrecision(t.Context(), t.TempDir(), PrecisionOptions{Options: parity.Options{Dtype: &dtype}})
 	mlxtest.Contains(t, err.Error(), "settings.json")
-	model := filepath.Join(t.TempDir(), "model")
-	if err := os.CopyFS(model, os.DirFS("../models/testdata/zimage-ordinary/model")); err != nil {
-		t.Fatal(err)
-	}
-	weight("vae", "decoder.conv_out.weight", func(_ []int, v []float32) { v[0] = float32(math.Inf(1)) })(t, model, "")
-	_, err = SearchPrecision(t.Context(), ordinary, PrecisionOptions{Options: Options{Model: model, Dtype: &dtype}})
+	infinite := changed("vae.decoder.conv_out", func(x *mlx.Array) *mlx.Array { return x.Times(math.Inf(1)) })
+	_, err = SearchPrecision(t.Context(), unrounded, PrecisionOptions{Options: parity.Options{Loaded: infinite, Dtype: &dtype}})
 	mlxtest.Contains(t, err.Error(), "the image is not finite in float32")
 }
 
 func TestNotLoaded(t *testing.T) {
 	for _, lowRAM := range []bool{false, true} {
 		err := mlx.Do(t.Context(), func() error {
-			p, err := models.Load(os.DirFS("../models/testdata/zimage-ordinary/model"), models.LoadOptions{LowRAM: lowRAM})
+			p, err := models.Load(os.DirFS("../../models/testdata/zimage-ordinary/model"), models.LoadOptions{LowRAM: lowRAM})
 			if err != nil {
 				return err
 			}

@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"encoding/json"
@@ -37,7 +37,7 @@ type FusedDifference struct {
 }
 
 // Compare compares a tensor of the run without hooks with that of the run with them, and reports whether
-// it is within tolerance. Shape is that of newReading.
+// it is within tolerance. Pixels have a nil shape.
 func (u *Unhooked) Compare(name string, got, want []float32, shape []int, tolerance Tolerance) bool {
 	if len(got) == len(want) {
 		d := newReading(name, got, want, shape, tolerance)
@@ -56,17 +56,17 @@ func (u *Unhooked) Verdict() Verdict {
 	v := Verdict{Tensor: u.Tensor, isolated: true}
 	shows := "the latents and the image do not show it"
 	if u.Tensor != "" {
-		v.Stage = stageOf(u.Tensor)
+		v.Stage = StageOf(u.Tensor)
 		shows = fmt.Sprintf("%s is the first to differ (%s)", u.Tensor, u.errorText())
 	}
 	if len(u.Fused) == 0 {
-		v.Module = moduleOf(u.Tensor)
+		v.Module = ModuleOf(u.Tensor)
 		v.Text = fmt.Sprintf("without hooks %s, though every fused operation computes what its modules do: "+
 			"left is what only a run without hooks has: %s", shows, u.Rest)
 		return v
 	}
 	f := u.Fused[0]
-	v.Module, v.Stage = f.Module, stageOf(f.Module)
+	v.Module, v.Stage = f.Module, StageOf(f.Module)
 	v.Text = fmt.Sprintf("%s computes something else without hooks: %s, fused, is wrong (%v); %s", f.Module, f.Operation, f.difference(),
 		shows)
 	for _, f := range u.Fused[1:] {
@@ -74,14 +74,14 @@ func (u *Unhooked) Verdict() Verdict {
 			v.Others = append(v.Others, f.Module)
 		}
 	}
-	for _, k := range kinds(v.Others) {
-		v.Kinds = append(v.Kinds, Others{Modules: k.name, Count: len(k.modules), Tensor: k.modules[0]})
+	for _, k := range Kinds(v.Others) {
+		v.Kinds = append(v.Kinds, Others{Modules: k.Name, Count: len(k.Modules), Tensor: k.Modules[0]})
 	}
 	return v
 }
 
 func (f *FusedDifference) difference() string {
-	return fmt.Sprintf("max %.2e of %.3g (%.2e), L2 %.2e", f.Max, f.MaxRef, ratio(f.Max, f.MaxRef), f.L2)
+	return fmt.Sprintf("max %.2e of %.3g (%.2e), L2 %.2e", f.Max, f.MaxRef, Ratio(f.Max, f.MaxRef), f.L2)
 }
 
 func (u *Unhooked) errorText() string {
@@ -95,7 +95,7 @@ func (u *Unhooked) errorText() string {
 func (u *Unhooked) Text() string {
 	if u.OK {
 		return fmt.Sprintf("latents of %d steps and image as with hooks (L2 %s at most), %d fused operations as their modules",
-			u.Steps, errorText(u.L2), u.Operations)
+			u.Steps, ErrorText(u.L2), u.Operations)
 	}
 	return fmt.Sprintf("DIFFERS, %d of %d fused operations from their modules", len(u.Fused), u.Operations)
 }
@@ -115,5 +115,5 @@ func (f *FusedDifference) MarshalJSON() ([]byte, error) {
 		Max    *float64 `json:"max_abs"`
 		MaxRef *float64 `json:"max_reference"`
 		L2     *float64 `json:"l2"`
-	}{(*plain)(f), finite(f.Max), finite(f.MaxRef), finite(f.L2)})
+	}{(*plain)(f), Finite(f.Max), Finite(f.MaxRef), Finite(f.L2)})
 }

@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"encoding/json"
@@ -43,10 +43,10 @@ func (r *Report) Print(w io.Writer, all bool) error {
 	for _, s := range r.Stages {
 		line := []string{s.Name, fmt.Sprint(s.Tensors), fmt.Sprint(s.Failing)}
 		if free {
-			line = append(line, errorText(s.Free))
+			line = append(line, ErrorText(s.Free))
 		}
 		if isolated {
-			line = append(line, errorText(s.Isolated))
+			line = append(line, ErrorText(s.Isolated))
 		}
 		verdict := "ok"
 		if !s.OK {
@@ -73,7 +73,8 @@ func (r *Report) Print(w io.Writer, all bool) error {
 	return err
 }
 
-func errorText(e float64) string {
+// ErrorText writes an error with two digits.
+func ErrorText(e float64) string {
 	if e == 0 {
 		return "0"
 	}
@@ -93,7 +94,7 @@ func (v *Verdict) Print(b *strings.Builder) {
 		if !c.OK {
 			word = "DIFFERS"
 		}
-		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, errorText(c.L2), word)
+		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, ErrorText(c.L2), word)
 	}
 	if len(v.Ask) > 0 {
 		fmt.Fprintf(b, "  the run has no modules inside it; dump them with --taps '%s'\n", strings.Join(v.Ask, "' '"))
@@ -195,7 +196,7 @@ func (r Range) MarshalJSON() ([]byte, error) {
 		Std  *float64 `json:"std"`
 		NaN  int      `json:"nan"`
 		Inf  int      `json:"inf"`
-	}{finite(r.Min), finite(r.Max), finite(r.Mean), finite(r.Std), r.NaN, r.Inf})
+	}{Finite(r.Min), Finite(r.Max), Finite(r.Mean), Finite(r.Std), r.NaN, r.Inf})
 }
 
 // MarshalJSON writes NaN and infinity as null.
@@ -220,9 +221,9 @@ func (r *Reading) MarshalJSON() ([]byte, error) {
 		Range     Range     `json:"range"`
 		Ref       Range     `json:"reference_range"`
 	}{
-		r.OK, finite(r.Max), finite(r.Mean), finite(r.MaxRef), finite(r.Guarded), finite(r.Cosine), finite(r.L2), finite(r.Channel),
+		r.OK, Finite(r.Max), Finite(r.Mean), Finite(r.MaxRef), Finite(r.Guarded), Finite(r.Cosine), Finite(r.L2), Finite(r.Channel),
 		r.ChannelAt, r.At, r.Count, r.Over, r.ATol, r.RTol, r.Finite,
-		allowance{finite(r.Tolerance.Max), finite(r.Tolerance.L2), r.Tolerance.Channel}, r.Got, r.Difference.Ref,
+		allowance{Finite(r.Tolerance.Max), Finite(r.Tolerance.L2), r.Tolerance.Channel}, r.Got, r.Difference.Ref,
 	})
 }
 
@@ -240,7 +241,7 @@ func (s *Stage) MarshalJSON() ([]byte, error) {
 		*plain
 		Free     *float64 `json:"free"`
 		Isolated *float64 `json:"isolated"`
-	}{(*plain)(s), finite(s.Free), finite(s.Isolated)})
+	}{(*plain)(s), Finite(s.Free), Finite(s.Isolated)})
 }
 
 // MarshalJSON writes an infinite error as null.
@@ -249,7 +250,7 @@ func (c Child) MarshalJSON() ([]byte, error) {
 		Module string   `json:"module"`
 		OK     bool     `json:"ok"`
 		L2     *float64 `json:"l2"`
-	}{c.Module, c.OK, finite(c.L2)})
+	}{c.Module, c.OK, Finite(c.L2)})
 }
 
 // MarshalJSON writes NaN and infinity as null.
@@ -267,12 +268,13 @@ func (t *Tensor) MarshalJSON() ([]byte, error) {
 func allFinite(v []float64) []*float64 {
 	out := make([]*float64, len(v))
 	for i := range v {
-		out[i] = finite(v[i])
+		out[i] = Finite(v[i])
 	}
 	return out
 }
 
-func finite(v float64) *float64 {
+// Finite returns nil for NaN and infinity, which JSON cannot write.
+func Finite(v float64) *float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package parity
+package rounding
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // measured is the tensor whose error a search is about: the decoded image before it is rounded to
@@ -20,7 +22,7 @@ const measured = "vae.decode.out"
 
 // PrecisionOptions configure [SearchPrecision].
 type PrecisionOptions struct {
-	Options
+	parity.Options
 	// Error is the largest relative L2 error of the decoded image that is allowed.
 	Error float64
 	// Tried is called after every run with low modules, with its error.
@@ -78,7 +80,7 @@ func SearchPrecision(ctx context.Context, run string, o PrecisionOptions) (rep *
 		}
 		exact, inFloat32 := mlx.Float32, o.Options
 		inFloat32.Dtype, inFloat32.Quantize = &exact, nil
-		if s.Prepared, err = Prepare(run, inFloat32); err != nil {
+		if s.Prepared, err = parity.Prepare(run, inFloat32); err != nil {
 			return err
 		}
 		defer s.Pipeline.Close()
@@ -91,7 +93,7 @@ func SearchPrecision(ctx context.Context, run string, o PrecisionOptions) (rep *
 // A precisionSearch is a search in progress.
 type precisionSearch struct {
 	PrecisionOptions
-	*Prepared
+	*parity.Prepared
 	run          string
 	quantization *mlx.Quantization // of low modules, or nil
 	dtype        mlx.Dtype         // of low modules; with a quantization, of all
@@ -113,7 +115,7 @@ func (s *precisionSearch) search() (*PrecisionReport, error) {
 	modules := map[string]bool{}
 	var err error
 	if s.truth, err = s.generate(func(tap hooks.Tap) *mlx.Array {
-		if s.quantization == nil && isModule(tap.Name) {
+		if s.quantization == nil && report.IsModule(tap.Name) {
 			modules[tap.Name] = true
 		}
 		return nil
@@ -121,12 +123,12 @@ func (s *precisionSearch) search() (*PrecisionReport, error) {
 		return nil, err
 	}
 	if s.truth == nil {
-		return nil, fmt.Errorf("run %s: %w: the image is not finite in float32", s.run, ErrRun)
+		return nil, fmt.Errorf("run %s: %w: the image is not finite in float32", s.run, parity.ErrRun)
 	}
 	if err := s.lowerParameters(modules); err != nil {
 		return nil, err
 	}
-	all := group{modules: slices.SortedFunc(maps.Keys(modules), compareNames)}
+	all := group{modules: slices.SortedFunc(maps.Keys(modules), report.CompareNames)}
 	r.Modules = len(all.modules)
 	if r.AllKept, err = s.errorOf(); err != nil {
 		return nil, err
@@ -175,7 +177,7 @@ func (s *precisionSearch) lowerParameters(modules map[string]bool) error {
 	}
 	if len(modules) == 0 {
 		return fmt.Errorf("model %s: %w: none of its weights can be quantized (in its files they are already quantized, or too small)",
-			s.Prepared.Model, ErrRun)
+			s.Prepared.Model, parity.ErrRun)
 	}
 	return nil
 }
@@ -231,7 +233,7 @@ func (s *precisionSearch) errorOf(groups ...group) (float64, error) {
 		}
 	}
 	values, err := s.generate(func(tap hooks.Tap) *mlx.Array {
-		cast := s.quantization != nil && isModule(tap.Name) || low[tap.Name]
+		cast := s.quantization != nil && report.IsModule(tap.Name) || low[tap.Name]
 		if d := tap.Output.Dtype(); cast && s.dtype != mlx.Float32 && d == mlx.Float32 && !tap.Point.OnRequest() {
 			return tap.Output.AsType(s.dtype).AsType(d)
 		}
@@ -242,7 +244,7 @@ func (s *precisionSearch) errorOf(groups ...group) (float64, error) {
 	}
 	e := math.Inf(1)
 	if values != nil {
-		e = RelativeL2(values, s.truth)
+		e = report.RelativeL2(values, s.truth)
 	}
 	s.runs++
 	if s.Tried != nil {
@@ -285,7 +287,7 @@ func (s *precisionSearch) narrow(r *PrecisionReport, all group) error {
 	for _, g := range left {
 		r.Keep = append(r.Keep, Kept{g.modules[0], g.error})
 	}
-	slices.SortFunc(r.Keep, func(a, b Kept) int { return compareNames(a.Module, b.Module) })
+	slices.SortFunc(r.Keep, func(a, b Kept) int { return report.CompareNames(a.Module, b.Module) })
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"encoding/json"
@@ -27,7 +27,7 @@ type StatsDifference struct {
 func compareStats(got, want runs.Record, tolerance float64) *StatsDifference {
 	g, w := statsRange(got), statsRange(want)
 	scale := max(w.Max-w.Min, math.Abs(w.Max), math.Abs(w.Min))
-	relative := func(a, b float64) float64 { return ratio(math.Abs(a-b), scale) }
+	relative := func(a, b float64) float64 { return Ratio(math.Abs(a-b), scale) }
 	d := &StatsDifference{
 		Min: relative(g.Min, w.Min), Max: relative(g.Max, w.Max), Mean: relative(g.Mean, w.Mean), Std: relative(g.Std, w.Std),
 		First: math.NaN(), Scale: scale, Got: g, Ref: w, Tolerance: tolerance,
@@ -52,7 +52,7 @@ func compareStats(got, want runs.Record, tolerance float64) *StatsDifference {
 // MeasureStats compares the statistics of both sides, and shows the first values.
 func (t *Tensor) MeasureStats(got, want runs.Record, tolerance Tolerance) {
 	t.Got, t.Ref = previews(got), previews(want)
-	if !t.sameShape() {
+	if !t.SameShape() {
 		t.Guess = hints.Shapes(t.Shape, t.RefShape)
 		return
 	}
@@ -85,10 +85,10 @@ func (d *StatsDifference) String() string {
 	if d.Got.NaN+d.Got.Inf != d.Ref.NaN+d.Ref.Inf {
 		return fmt.Sprintf("%d values that are not finite, the reference's %d", d.Got.NaN+d.Got.Inf, d.Ref.NaN+d.Ref.Inf)
 	}
-	text := fmt.Sprintf("statistics: min off by %s, max %s, mean %s, std %s of %.3g", errorText(d.Min), errorText(d.Max),
-		errorText(d.Mean), errorText(d.Std), d.Scale)
+	text := fmt.Sprintf("statistics: min off by %s, max %s, mean %s, std %s of %.3g", ErrorText(d.Min), ErrorText(d.Max),
+		ErrorText(d.Mean), ErrorText(d.Std), d.Scale)
 	if !math.IsNaN(d.First) {
-		text += ", first values " + errorText(d.First)
+		text += ", first values " + ErrorText(d.First)
 	}
 	return text
 }
@@ -106,5 +106,5 @@ func (d *StatsDifference) MarshalJSON() ([]byte, error) {
 		Tolerance float64  `json:"allowed"`
 		Got       Range    `json:"range"`
 		Ref       Range    `json:"reference_range"`
-	}{d.OK, finite(d.Min), finite(d.Max), finite(d.Mean), finite(d.Std), finite(d.First), finite(d.Scale), d.Tolerance, d.Got, d.Ref})
+	}{d.OK, Finite(d.Min), Finite(d.Max), Finite(d.Mean), Finite(d.Std), Finite(d.First), Finite(d.Scale), d.Tolerance, d.Got, d.Ref})
 }

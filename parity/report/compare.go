@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"fmt"
@@ -82,7 +82,7 @@ func Compare[T float32 | float64](got, want []T) Difference {
 	if len(want) > 0 {
 		d.Mean = absolute / float64(len(want))
 	}
-	d.L2 = ratio(math.Sqrt(errors), math.Sqrt(norm))
+	d.L2 = Ratio(math.Sqrt(errors), math.Sqrt(norm))
 	d.Cosine = 1
 	if errors > 0 {
 		d.Cosine = dot / math.Sqrt(own*norm)
@@ -109,7 +109,7 @@ func (d *Difference) channels(got, want []float32, shape []int, axis int) {
 	sorted := slices.Sorted(slices.Values(norms))
 	floor := sorted[n/2]
 	for c, e := range errors {
-		if l2 := ratio(math.Sqrt(e), math.Sqrt(max(norms[c], floor))); l2 > d.Channel {
+		if l2 := Ratio(math.Sqrt(e), math.Sqrt(max(norms[c], floor))); l2 > d.Channel {
 			d.Channel, d.ChannelAt = l2, c
 		}
 	}
@@ -126,10 +126,10 @@ func beyond[T float32 | float64](got, want []T, atol, rtol float64) (over int) {
 }
 
 // Relative returns the largest error over the largest reference value.
-func (d Difference) Relative() float64 { return ratio(d.Max, d.MaxRef) }
+func (d Difference) Relative() float64 { return Ratio(d.Max, d.MaxRef) }
 
-// ratio returns an error over its reference, or 0 if there is no error.
-func ratio(e, ref float64) float64 {
+// Ratio returns an error over its reference, or 0 if there is no error.
+func Ratio(e, ref float64) float64 {
 	if e == 0 {
 		return 0
 	}
@@ -164,5 +164,5 @@ func RelativeL2(values, exact []float32) float64 {
 	if math.IsNaN(errors) {
 		return math.Inf(1)
 	}
-	return ratio(math.Sqrt(errors), math.Sqrt(norm))
+	return Ratio(math.Sqrt(errors), math.Sqrt(norm))
 }

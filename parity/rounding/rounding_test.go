@@ -1,9 +1,10 @@
-package parity
+package rounding
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,14 +14,20 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
-const rounded = "../models/testdata/zimage-bfloat16/dump" // the run of ordinary
+// One run of the reference, in bfloat16 and in float32.
+const (
+	rounded   = "../../models/testdata/zimage-bfloat16/dump"
+	unrounded = "../../models/testdata/zimage-ordinary/dump"
+)
 
 // in returns options for a comparison in a dtype.
 func in(dtype mlx.Dtype) PreciseOptions {
-	return PreciseOptions{Precise: ordinary, Options: Options{Dtype: &dtype}}
+	return PreciseOptions{Precise: unrounded, Options: parity.Options{Dtype: &dtype}}
 }
 
 // medianRounding returns the median of the modules' rounding errors.
@@ -80,20 +87,30 @@ func TestReplayPrecise(t *testing.T) {
 	}
 }
 
+// changed changes the weight of a module of a loaded model.
+func changed(module string, f func(*mlx.Array) *mlx.Array) func(*models.Pipeline) {
+	return func(p *models.Pipeline) {
+		for _, w := range parametersOf(p, nil) {
+			if w.module == module {
+				w.set(f(w.original))
+			}
+		}
+	}
+}
+
 // What is wrong only in half precision is found by its multiple, and what is wrong in float32
 // before that.
 func TestReplayPreciseFaults(t *testing.T) {
-	const module = "transformer.layers.1.attention.norm_k@0"
-	wrong := func(only func(mlx.Dtype) bool) func(*replay, hooks.Tap) *mlx.Array {
-		return onto(module, func(x *mlx.Array) *mlx.Array {
-			if only(x.Dtype()) {
-				return x.Times(1.02)
+	const norm, module = "transformer.layers.1.attention.norm_k", "transformer.layers.1.attention.norm_k@0"
+	inBFloat16 := func(factor float64) func(*models.Pipeline) {
+		return func(p *models.Pipeline) {
+			if p.Dtype() == mlx.BFloat16 {
+				changed(norm, func(x *mlx.Array) *mlx.Array { return x.Times(factor) })(p)
 			}
-			return x
-		})
+		}
 	}
 	o := in(mlx.BFloat16)
-	o.bug = wrong(func(d mlx.Dtype) bool { return d == mlx.BFloat16 })
+	o.Loaded = inBFloat16(1.02)
 	r, err := ReplayPrecise(t.Context(), rounded, o)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +122,7 @@ func TestReplayPreciseFaults(t *testing.T) {
 	if r, err = ReplayPrecise(t.Context(), rounded, o); err != nil || !r.Verdict.OK {
 		t.Errorf("with another limit: %v, %+v", err, r)
 	}
-	o.Limit, o.bug = 0, wrong(func(mlx.Dtype) bool { return true })
+	o.Limit, o.Loaded = 0, changed(norm, func(x *mlx.Array) *mlx.Array { return x.Times(1.02) })
 	r, err = ReplayPrecise(t.Context(), rounded, o)
 	if err != nil {
 		t.Fatal(err)
@@ -120,13 +137,7 @@ func TestReplayPreciseFaults(t *testing.T) {
 	}
 	mlxtest.Contains(t, text.String(), "FAIL: in float32")
 
-	// overflow
-	o.bug = onto(module, func(x *mlx.Array) *mlx.Array {
-		if x.Dtype() == mlx.BFloat16 {
-			return x.Times(1e38).Times(1e38)
-		}
-		return x
-	})
+	o.Loaded = inBFloat16(math.Inf(1)) // overflow
 	r, err = ReplayPrecise(t.Context(), rounded, o)
 	if err != nil {
 		t.Fatal(err)
@@ -139,64 +150,83 @@ func TestReplayPreciseFaults(t *testing.T) {
 	}
 }
 
-// A run of another model has the same settings, but its errors are not those of rounding.
-func TestReplayPreciseOtherModel(t *testing.T) {
-	dir := t.TempDir()
-	n, err := record(rounded, dir, []string{"*"})
-	if err != nil || n < 100 {
-		t.Fatalf("%d tensors, %v", n, err)
+// copied copies a run, with another value of a setting.
+func copied(t *testing.T, run, key string, value any) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "dump")
+	if err := os.CopyFS(dir, os.DirFS(run)); err != nil {
+		t.Fatal(err)
 	}
-	file := filepath.Join(dir, "tensors.safetensors")
-	f, err := checkpoint.OpenArrays(file)
+	name := filepath.Join(dir, "settings.json")
+	var settings map[string]any
+	data, err := os.ReadFile(name)
+	if err == nil {
+		err = json.Unmarshal(data, &settings)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []*checkpoint.Array
-	for _, info := range f.Tensors() {
-		x, err := f.Read(info.Name)
+	settings[key] = value
+	if data, err = json.Marshal(settings); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, data, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A run of another model has the same settings, but its errors are not those of rounding.
+func TestReplayPreciseOtherModel(t *testing.T) {
+	dir := copied(t, rounded, "seed", 1)
+	files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		f, err := checkpoint.OpenArrays(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if size := x.Dtype.Size(); isModule(info.Name) { // values in reverse
-			for i, j := 0, len(x.Data)-size; i < j; i, j = i+size, j-size {
-				for k := range size {
-					x.Data[i+k], x.Data[j+k] = x.Data[j+k], x.Data[i+k]
+		var all []*checkpoint.Array
+		for _, info := range f.Tensors() {
+			x, err := f.Read(info.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if size := x.Dtype.Size(); report.IsModule(info.Name) { // values in reverse
+				for i, j := 0, len(x.Data)-size; i < j; i, j = i+size, j-size {
+					for k := range size {
+						x.Data[i+k], x.Data[j+k] = x.Data[j+k], x.Data[i+k]
+					}
 				}
 			}
+			all = append(all, x)
 		}
-		all = append(all, x)
-	}
-	f.Close()
-	if err := checkpoint.WriteFile(file, all, nil); err != nil {
-		t.Fatal(err)
+		f.Close()
+		if err := checkpoint.WriteFile(file, all, nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 	o := in(mlx.BFloat16)
-	o.Model = filepath.Join(ordinary, "..", "model")
+	o.Model = filepath.Join(unrounded, "..", "model")
 	_, err = ReplayPrecise(t.Context(), dir, o)
-	if err == nil || !errors.Is(err, ErrRun) {
+	if err == nil || !errors.Is(err, parity.ErrRun) {
 		t.Fatalf("error %v", err)
 	}
 	mlxtest.Contains(t, err.Error(), "the runs are of different models")
 }
 
 func TestReplayPreciseRefuses(t *testing.T) {
-	copied := func(key string, value any) string {
-		dir := filepath.Join(t.TempDir(), "dump")
-		if err := os.CopyFS(dir, os.DirFS(ordinary)); err != nil {
-			t.Fatal(err)
-		}
-		edited(t, filepath.Join(dir, "settings.json"), key, value)
-		return dir
-	}
 	for name, c := range map[string]struct{ run, precise, err string }{
-		"no run":          {t.TempDir(), ordinary, "settings.json"},
+		"no run":          {t.TempDir(), unrounded, "settings.json"},
 		"no precise run":  {rounded, t.TempDir(), "settings.json"},
 		"not precise":     {rounded, rounded, `it was computed in "bfloat16", expected float32`},
-		"both precise":    {ordinary, ordinary, `it was computed in "float32", expected bfloat16 or float16`},
-		"another prompt":  {rounded, copied("prompt", "a square"), "its prompt is a square"},
-		"another seed":    {rounded, copied("seed", 3), "its seed is 3, that of ../models/testdata/zimage-bfloat16/dump is 1"},
-		"another size":    {rounded, copied("width", 48), "its size is 48x24"},
-		"negative prompt": {rounded, copied("negative_prompt", "dark"), "its negative prompt is dark"},
+		"both precise":    {unrounded, unrounded, `it was computed in "float32", expected bfloat16 or float16`},
+		"another prompt":  {rounded, copied(t, unrounded, "prompt", "a square"), "its prompt is a square"},
+		"another seed":    {rounded, copied(t, unrounded, "seed", 3), "its seed is 3, that of " + rounded + " is 1"},
+		"another size":    {rounded, copied(t, unrounded, "width", 48), "its size is 48x24"},
+		"negative prompt": {rounded, copied(t, unrounded, "negative_prompt", "dark"), "its negative prompt is dark"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := in(mlx.BFloat16)

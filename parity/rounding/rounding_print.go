@@ -1,4 +1,4 @@
-package parity
+package rounding
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // mostKinds is how many kinds of modules are printed without all.
@@ -57,14 +59,14 @@ func (r *PreciseReport) kinds() (out []*Rounding) {
 		byName[m.Module] = m
 		names = append(names, m.Module)
 	}
-	for _, k := range kinds(names) {
-		worst := *byName[k.modules[0]]
-		for _, name := range k.modules[1:] {
+	for _, k := range report.Kinds(names) {
+		worst := *byName[k.Modules[0]]
+		for _, name := range k.Modules[1:] {
 			if byName[name].Rounding > worst.Rounding {
 				worst = *byName[name]
 			}
 		}
-		worst.Module = k.name
+		worst.Module = k.Name
 		out = append(out, &worst)
 	}
 	return out
@@ -79,7 +81,7 @@ func table(b *strings.Builder, title string, rows []*Rounding, split bool) {
 	}
 	fmt.Fprintln(t, header)
 	for _, x := range rows {
-		line := fmt.Sprintf("%s\t%s\t%s\t%.3g", x.Module, errorText(x.Reference), errorText(x.Ours), x.Multiple)
+		line := fmt.Sprintf("%s\t%s\t%s\t%.3g", x.Module, report.ErrorText(x.Reference), report.ErrorText(x.Ours), x.Multiple)
 		if split {
 			line += fmt.Sprintf("\t%.3g\t%.3g", x.Quantized, x.Rounding)
 		}
@@ -98,5 +100,6 @@ func (x *Rounding) MarshalJSON() ([]byte, error) {
 		Multiple  *float64 `json:"multiple"`
 		Quantized *float64 `json:"quantized,omitempty"`
 		Rounding  *float64 `json:"rounding"`
-	}{(*plain)(x), finite(x.Reference), finite(x.Ours), finite(x.Multiple), finite(x.Quantized), finite(x.Rounding)})
+	}{(*plain)(x), report.Finite(x.Reference), report.Finite(x.Ours), report.Finite(x.Multiple),
+		report.Finite(x.Quantized), report.Finite(x.Rounding)})
 }

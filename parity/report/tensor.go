@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"fmt"
@@ -45,7 +45,7 @@ type Tensor struct {
 // NewTensor returns the entry of a tensor, without its shapes. Its name in the reference's run may be
 // another.
 func NewTensor(name, refName string) *Tensor {
-	t := &Tensor{Name: name, Module: moduleOf(name), Kind: hooks.Output.String(), Stage: stageOf(name)}
+	t := &Tensor{Name: name, Module: ModuleOf(name), Kind: hooks.Output.String(), Stage: StageOf(name)}
 	if n, err := hooks.ParseName(name); err == nil {
 		t.Kind = n.Point.Kind.String()
 	}
@@ -68,25 +68,25 @@ func (t *Tensor) ShowShapes(got, want []float32) {
 	t.Got, t.Ref = First(got), First(want)
 }
 
-// Wrong tells what is wrong with the tensor by itself, or "".
+// Wrong describes what is wrong with the tensor by itself; "" is nothing.
 func (t *Tensor) Wrong() string {
 	switch {
 	case t.ownOK():
 		return ""
-	case !t.sameShape():
+	case !t.SameShape():
 		return fmt.Sprintf("%s is wrong: %s", t.Name, t.shapesText())
 	}
 	return fmt.Sprintf("%s is wrong (%v)", t.Name, t.best())
 }
 
-// moduleOf returns a tensor's name without its point.
-func moduleOf(name string) string {
+// ModuleOf returns a tensor's name without its point.
+func ModuleOf(name string) string {
 	module, _, _ := strings.Cut(name, ":")
 	return module
 }
 
-// moduleName returns the module's path alone.
-func (t *Tensor) moduleName() string {
+// ModuleName returns the module's path alone.
+func (t *Tensor) ModuleName() string {
 	n, err := hooks.ParseName(t.Name)
 	if err != nil {
 		return t.Name
@@ -94,8 +94,8 @@ func (t *Tensor) moduleName() string {
 	return n.Module
 }
 
-// moduleAtStep returns the module's path and step.
-func (t *Tensor) moduleAtStep() string {
+// ModuleAtStep returns the module's path and step.
+func (t *Tensor) ModuleAtStep() string {
 	n, err := hooks.ParseName(t.Name)
 	if err != nil {
 		return t.Name
@@ -103,8 +103,8 @@ func (t *Tensor) moduleAtStep() string {
 	return fmt.Sprint(n.Module, "@", n.Step)
 }
 
-// sameShape reports whether both sides have one shape.
-func (t *Tensor) sameShape() bool { return slices.Equal(t.Shape, t.RefShape) }
+// SameShape reports whether both sides have one shape.
+func (t *Tensor) SameShape() bool { return slices.Equal(t.Shape, t.RefShape) }
 
 // shapesText describes how the shapes differ.
 func (t *Tensor) shapesText() string {
@@ -133,7 +133,7 @@ func (t *Tensor) OK() bool {
 			return false
 		}
 	}
-	return t.sameShape() && t.statsOK()
+	return t.SameShape() && t.statsOK()
 }
 
 // statsOK reports whether the statistics agree, where values were not compared.
@@ -150,7 +150,7 @@ func (t *Tensor) errorText() string {
 // ownOK reports whether the tensor's own error is within tolerance.
 func (t *Tensor) ownOK() bool {
 	r := t.best()
-	return t.sameShape() && t.statsOK() && (r == nil || r.OK)
+	return t.SameShape() && t.statsOK() && (r == nil || r.OK)
 }
 
 // A Reading is one comparison of a tensor.
@@ -179,7 +179,7 @@ func newReading(name string, got, want []float32, shape []int, tolerance Toleran
 	}
 	d.ATol, d.RTol = tolerance.ATol, tolerance.RTol
 	d.Over = beyond(got, want, d.ATol, d.RTol)
-	if isImage(name) && tolerance.OffByOne > 0 {
+	if IsImage(name) && tolerance.OffByOne > 0 {
 		d.OK = offByOne(got, want, tolerance.OffByOne)
 	} else {
 		d.OK = d.Within(tolerance)

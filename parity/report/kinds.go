@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"fmt"
@@ -8,35 +8,35 @@ import (
 	"strings"
 )
 
-// A kind is a group of modules whose names differ by numbers alone, such as the same module of
+// A Kind is a group of modules whose names differ by numbers alone, such as the same module of
 // several layers and steps.
-type kind struct {
-	name    string // {0-3,7} for the numbers at one place
-	modules []string
+type Kind struct {
+	Name    string // {0-3,7} for the numbers at one place
+	Modules []string
 }
 
 // digits matches the number of a list's member, a step or a call, not that in norm1.
 var digits = regexp.MustCompile(`[.@#]\d+\b`)
 
-// kindOf returns a module's name without numbers.
-func kindOf(module string) string { return digits.ReplaceAllString(module, "*") }
+// KindOf returns a module's name without numbers.
+func KindOf(module string) string { return digits.ReplaceAllString(module, "*") }
 
-// kinds groups modules, in the order of the first of each kind.
-func kinds(modules []string) []kind {
-	var out []kind
+// Kinds groups modules, in the order of the first of each kind.
+func Kinds(modules []string) []Kind {
+	var out []Kind
 	at := map[string]int{}
 	for _, m := range modules {
-		key := kindOf(m)
+		key := KindOf(m)
 		i, ok := at[key]
 		if !ok {
 			i = len(out)
 			at[key] = i
-			out = append(out, kind{})
+			out = append(out, Kind{})
 		}
-		out[i].modules = append(out[i].modules, m)
+		out[i].Modules = append(out[i].Modules, m)
 	}
 	for i := range out {
-		out[i].name = joinNumbers(out[i].modules)
+		out[i].Name = joinNumbers(out[i].Modules)
 	}
 	return out
 }

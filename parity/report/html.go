@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 //go:embed report.html
 var pageText string
 
-var page = template.Must(template.New("report").Funcs(template.FuncMap{"error": errorText, "others": Others.text}).Parse(pageText))
+var page = template.Must(template.New("report").Funcs(template.FuncMap{"error": ErrorText, "others": Others.text}).Parse(pageText))
 
 // HTML writes the report as a single page without external files: the chain of stages, plots of
 // errors, both images and their difference, and a histogram of each tensor.
@@ -121,7 +121,7 @@ func beginPlot(b *strings.Builder) {
 // block returns the name of a block (a member of a list of modules) without its step, or "".
 func block(t *Tensor) string {
 	n, err := hooks.ParseName(t.Name)
-	if err != nil || n.Point != (hooks.Point{}) || n.Call > 0 || depth(n.Module) < 1 || !isModule(n.Module) {
+	if err != nil || n.Point != (hooks.Point{}) || n.Call > 0 || Depth(n.Module) < 1 || !IsModule(n.Module) {
 		return ""
 	}
 	parts := strings.Split(n.Module, ".")

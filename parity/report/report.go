@@ -1,4 +1,7 @@
-package parity
+// Package report has what a comparison with a reference finds: the errors of tensors and images, the
+// tolerances that judge them, the verdict that names the first module that differs, and all of this as
+// text, JSON and a page. It runs no model.
+package report
 
 import (
 	"slices"
@@ -31,7 +34,7 @@ type Report struct {
 	Height       int `json:"height,omitempty"`
 	// Unhooked compares the run without hooks; nil without the reading from the start.
 	Unhooked *Unhooked `json:"unhooked,omitempty"`
-	// Rounds are those of [Bisect].
+	// Rounds are those of parity.Bisect.
 	Rounds []Round `json:"rounds,omitempty"`
 
 	// Replayed is false for a comparison of two saved runs.
@@ -40,7 +43,7 @@ type Report struct {
 	ours, reference []uint8 // pixels of both images
 }
 
-// A Round is one replay in [Bisect].
+// A Round is one replay in parity.Bisect.
 type Round struct {
 	Tensors int     `json:"tensors"` // compared
 	Verdict Verdict `json:"verdict"`
@@ -79,7 +82,7 @@ func (r *Report) Judge() {
 // isValue reports whether a name is a value of the pipeline, not of a module.
 func isValue(name string) bool {
 	n, err := hooks.ParseName(name)
-	return err == nil && !isModule(n.Module)
+	return err == nil && !IsModule(n.Module)
 }
 
 // SetImages adds the pixels (red, green, blue) of both images, of one size.

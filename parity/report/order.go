@@ -1,4 +1,4 @@
-package parity
+package report
 
 import (
 	"cmp"
@@ -45,18 +45,18 @@ func compareTensors(a, b *Tensor) int {
 	return cmp.Or(
 		cmp.Compare(place(a), place(b)),
 		cmp.Compare(stageOrder(b.Stage), stageOrder(a.Stage)),
-		cmp.Compare(depth(b.moduleName()), depth(a.moduleName())),
-		compareNames(a.Name, b.Name),
+		cmp.Compare(Depth(b.ModuleName()), Depth(a.ModuleName())),
+		CompareNames(a.Name, b.Name),
 	)
 }
 
 // CompareByStage orders the names of tensors of a run without a trace: by stage, depth and name.
 func CompareByStage(a, b string) int {
-	return compareTensors(&Tensor{Name: a, Stage: stageOf(a)}, &Tensor{Name: b, Stage: stageOf(b)})
+	return compareTensors(&Tensor{Name: a, Stage: StageOf(a)}, &Tensor{Name: b, Stage: StageOf(b)})
 }
 
-// compareNames sorts numbers in names by value. Of one call inputs come first and outputs last.
-func compareNames(a, b string) int {
+// CompareNames sorts numbers in names by value. Of one call inputs come first and outputs last.
+func CompareNames(a, b string) int {
 	parse := func(s string) hooks.Name {
 		n, err := hooks.ParseName(s)
 		if err != nil {
