@@ -30,12 +30,12 @@ const (
 // the last one before it that was compared: outputs of the outermost modules first (some of
 // them if there are many), and inputs and inner values last.
 func Bisect(ctx context.Context, run string, o Options, b Bisection) (*report.Report, error) {
-	rep, _, err := bisectSeen(ctx, run, o, b)
+	rep, _, err := bisectAndSee(ctx, run, o, b)
 	return rep, err
 }
 
-// bisectSeen is Bisect. It also returns the tensors that the last replay has seen, in their order.
-func bisectSeen(ctx context.Context, run string, o Options, b Bisection) (_ *report.Report, _ []sight, err error) {
+// bisectAndSee is Bisect. It also returns the tensors that the last replay has seen, in their order.
+func bisectAndSee(ctx context.Context, run string, o Options, b Bisection) (_ *report.Report, _ []seenTensor, err error) {
 	folder := b.Folder
 	if folder == "" {
 		if folder, err = os.MkdirTemp("", "gomflux-bisect-*"); err != nil {
@@ -47,13 +47,13 @@ func bisectSeen(ctx context.Context, run string, o Options, b Bisection) (_ *rep
 	asked := map[string]bool{}
 	var rounds []report.Round
 	for {
-		rep, seen, err := replaySeen(ctx, run, o)
+		rep, seen, err := replayAndSee(ctx, run, o)
 		if err != nil {
 			return nil, nil, err
 		}
 		round := report.Round{Tensors: len(rep.Tensors), Verdict: rep.Verdict}
 		if len(rounds)+1 < mostRounds {
-			round.Asked = ask(rep.Verdict, seen, asked)
+			round.Asked = nextToRecord(rep.Verdict, seen, asked)
 		}
 		rounds = append(rounds, round)
 		if b.Round != nil {
@@ -62,7 +62,7 @@ func bisectSeen(ctx context.Context, run string, o Options, b Bisection) (_ *rep
 		if len(round.Asked) == 0 {
 			if len(rounds) > 1 {
 				all.more = o.more
-				rep, seen, err = replaySeen(ctx, run, all) // with every reading
+				rep, seen, err = replayAndSee(ctx, run, all) // with every reading
 			}
 			if err == nil {
 				rep.Rounds = rounds

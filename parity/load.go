@@ -33,11 +33,11 @@ func (r *replay) load() error {
 	if r.Loaded != nil {
 		r.Loaded(r.pipeline)
 	}
-	if r.absent, err = absentFrom(r.fsys, r.pipeline.Components()); err != nil {
+	if r.untapped, err = untappedTensorsOf(r.fsys, r.pipeline.Components()); err != nil {
 		return err
 	}
 	if r.ref.live != nil {
-		r.ref.live.untapped = r.absent.untapped
+		r.ref.live.untapped = r.untapped.reason
 	}
 	if r.request, err = r.newRequest(); err != nil {
 		return err

@@ -25,12 +25,12 @@ import (
 // depth run freely, so a module's error is that of everything inside it. In the last pass
 // nothing runs freely, and a module's error is that of its own arithmetic.
 func Replay(ctx context.Context, run string, o Options) (*report.Report, error) {
-	rep, _, err := replaySeen(ctx, run, o)
+	rep, _, err := replayAndSee(ctx, run, o)
 	return rep, err
 }
 
-// replaySeen is Replay. It also returns the tensors that it has seen, in their order.
-func replaySeen(ctx context.Context, run string, o Options) (rep *report.Report, seen []sight, err error) {
+// replayAndSee is Replay. It also returns the tensors that it has seen, in their order.
+func replayAndSee(ctx context.Context, run string, o Options) (rep *report.Report, seen []seenTensor, err error) {
 	if len(o.Readings) == 0 {
 		o.Readings = []string{report.Free, report.Isolated}
 	}
@@ -69,7 +69,7 @@ func replaySeen(ctx context.Context, run string, o Options) (rep *report.Report,
 }
 
 // replay runs the settings of a reference's run, and compares its tensors.
-func (o Options) replay(run string, ref *Run) (*report.Report, []sight, error) {
+func (o Options) replay(run string, ref *Run) (*report.Report, []seenTensor, error) {
 	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*report.Tensor{}}
 	defer r.close()
 	if err := r.load(); err != nil {
@@ -81,7 +81,7 @@ func (o Options) replay(run string, ref *Run) (*report.Report, []sight, error) {
 	if err := ref.end(r.ours != nil); err != nil {
 		return nil, nil, err
 	}
-	return r.report(), r.sights, nil
+	return r.report(), r.seen, nil
 }
 
 // A replay is one in progress.
@@ -94,15 +94,15 @@ type replay struct {
 	model    string
 	pipeline *models.Pipeline
 	request  models.Request
-	absent   absent
+	untapped untappedTensors
 
 	entries map[string]*report.Tensor
-	sights  []sight
+	seen    []seenTensor
 	ours    []uint8         // pixels of the image
 	sought  map[string]bool // kinds of this pass that have been searched for hints
 
 	unhooked    *report.Unhooked // nil without the free reading
-	hooked      *pace            // the run that it is compared with
+	hooked      *trajectory      // the run that it is compared with
 	lastLatents string           // name of the last tap of latents in hooked
 	forks       map[string]bool  // module and operation of fused operations, true if they compute what they should
 
@@ -193,7 +193,7 @@ func (r *replay) once(p pass) error {
 		}
 		out, err := r.look(tap, positive[made])
 		if r.Debugger != nil && err == nil {
-			out, err = r.debug(tap, out)
+			out, err = r.askDebugger(tap, out)
 		}
 		if r.fault != nil {
 			seen := tap
@@ -210,7 +210,7 @@ func (r *replay) once(p pass) error {
 		return out, err
 	}
 	if p.reading == report.Free {
-		r.lookedAt(&request)
+		r.keepTrajectory(&request)
 	}
 	res, err := r.pipeline.Generate(request)
 	if _, ok := errors.AsType[*models.NotFiniteError](err); ok {
@@ -244,7 +244,7 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 		}
 		entropy := t
 		entropy.Point.Key = hooks.Entropy
-		if name := r.name(nameOf(entropy), t.Negative, positive); r.isThere(name, entropy) {
+		if name := r.name(nameOf(entropy), t.Negative, positive); r.isRecorded(name, entropy) {
 			r.compare(name, t.Entropy())
 		}
 	}
@@ -256,7 +256,7 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 
 // meet compares a tensor if the reference has it, and returns what replaces it.
 func (r *replay) meet(name string, tap hooks.Tap) *mlx.Array {
-	if !r.isThere(name, tap) {
+	if !r.isRecorded(name, tap) {
 		return nil
 	}
 	defer r.ref.used(name)
@@ -271,17 +271,17 @@ func (r *replay) ownPass() bool {
 	return r.pass.last || r.pass.reading == report.Free && !slices.Contains(r.Readings, report.Isolated)
 }
 
-// isThere reports whether the reference has a tensor. It marks the modules around one that the
+// isRecorded reports whether the reference has a tensor. It marks the modules around one that the
 // reference lacks as incomplete: their errors include those of what is inside.
-func (r *replay) isThere(name string, tap hooks.Tap) bool {
+func (r *replay) isRecorded(name string, tap hooks.Tap) bool {
 	r.visited[name] = true
 	r.ref.await(name)
-	there := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
+	recorded := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
 	if r.ownPass() {
-		wanted := !tap.Point.OnRequest() && r.absent.untapped(name) == ""
-		r.sights = append(r.sights, sight{tap.FullName(), name, tap.Point.Kind, report.Depth(tap.Name), there, wanted})
+		recordable := !tap.Point.OnRequest() && r.untapped.reason(name) == ""
+		r.seen = append(r.seen, seenTensor{tap.FullName(), name, tap.Point.Kind, report.Depth(tap.Name), recorded, recordable})
 	}
-	if there {
+	if recorded {
 		return true
 	}
 	if tap.Point.Kind == hooks.Output {
@@ -297,7 +297,7 @@ func (r *replay) isThere(name string, tap hooks.Tap) bool {
 func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 	got, want := tap.Output, r.ref.Array(name)
 	t := r.entry(name, tap)
-	defer func() { r.note(tap, t, want) }()
+	defer func() { r.noteJudgement(tap, t, want) }()
 	if want == nil {
 		r.compareSamples(t, name, got)
 		return nil
@@ -306,7 +306,7 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 	t.RefDtype, t.RefShape = r.ref.dtypes[r.ref.stored(name)], want.Shape()
 	if !t.SameShape() {
 		t.ShowShapes(got.Floats(), want.Floats())
-		t.Hints = hints.ExplainShapes(r.question(name, tap, got, want))
+		t.Hints = hints.ExplainShapes(r.hintQuestion(name, tap, got, want))
 		return nil
 	}
 	at := report.Depth(tap.Name)
@@ -323,7 +323,7 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 		}})
 	} else if d := r.read(t, got.Floats(), want.Floats(), got.Shape()); !d.OK &&
 		(r.pass.last || !slices.Contains(r.Readings, report.Isolated)) && r.isFirst(t) {
-		t.Hints, t.HintLimits = hints.Explain(r.question(name, tap, got, want))
+		t.Hints, t.HintLimits = hints.Explain(r.hintQuestion(name, tap, got, want))
 	}
 	if forced && !ofImages(tap.Name) {
 		return want.AsType(got.Dtype())
@@ -421,7 +421,7 @@ func (r *replay) report() *report.Report {
 		if !full || r.visited[name] {
 			continue
 		}
-		if reason := r.absent.untapped(name); reason != "" {
+		if reason := r.untapped.reason(name); reason != "" {
 			rep.LeaveOut(name, reason)
 		} else {
 			rep.Missing = append(rep.Missing, name)
@@ -431,7 +431,7 @@ func (r *replay) report() *report.Report {
 		rep.SetImages(r.ours, img.Uint8s(), img.Dim(1), img.Dim(0))
 	}
 	rep.Judge()
-	rep.Verdict.Unseen = len(ask(rep.Verdict, r.sights, nil)) > 0
+	rep.Verdict.Unseen = len(nextToRecord(rep.Verdict, r.seen, nil)) > 0
 	if n, err := hooks.ParseName(rep.Verdict.Module); err == nil && !rep.Verdict.OK && r.incomplete[fmt.Sprint(n.Module, "@", n.Step)] {
 		step := ""
 		if n.Step >= 0 {

@@ -11,16 +11,16 @@ import (
 	"github.com/gomflux/gomflux/parity/report"
 )
 
-// A pace is a run from the start: its latents after every step, and its image.
-type pace struct {
+// A trajectory is a run from the start: its latents after every step, and its image.
+type trajectory struct {
 	names  []string // of the latents' taps
 	steps  [][]float32
 	shape  []int // of the latents
 	pixels []uint8
 }
 
-func (p *pace) step(s models.Step) error {
-	p.steps, p.shape = append(p.steps, s.Latents.Data), s.Latents.Shape
+func (t *trajectory) step(s models.Step) error {
+	t.steps, t.shape = append(t.steps, s.Latents.Data), s.Latents.Shape
 	return nil
 }
 
@@ -32,9 +32,9 @@ func pixelsOf(res *models.Result) (pixels []uint8) {
 	return pixels
 }
 
-// lookedAt prepares the request of the run that the one without hooks is compared with.
-func (r *replay) lookedAt(request *models.Request) {
-	r.unhooked, r.hooked = &report.Unhooked{OK: true}, &pace{}
+// keepTrajectory prepares the request of the run that the one without hooks is compared with.
+func (r *replay) keepTrajectory(request *models.Request) {
+	r.unhooked, r.hooked = &report.Unhooked{OK: true}, &trajectory{}
 	r.forks = map[string]bool{}
 	look := request.Hook
 	request.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
@@ -98,7 +98,7 @@ func distance(x, want *mlx.Array) report.Difference {
 
 // withoutHooks runs the model as users do, and compares the run with the one in which hooks looked.
 func (r *replay) withoutHooks() error {
-	ours, request := &pace{}, r.request
+	ours, request := &trajectory{}, r.request
 	request.OnStep = ours.step
 	if x := r.ref.Array("latents.image"); x != nil && r.ref.Posterior != "" { // see meet
 		request.Overrides = imageLatents{x, r.pipeline.Dtype()}

@@ -16,12 +16,12 @@ import (
 	"github.com/gomflux/gomflux/parity/report"
 )
 
-// measured is the tensor whose error a search is about: the decoded image before it is rounded to
+// decodedImage is the tensor whose error a search is about: the decoded image before it is rounded to
 // 8 bits.
-const measured = "vae.decode.out"
+const decodedImage = "vae.decode.out"
 
-// PrecisionOptions configure [SearchPrecision].
-type PrecisionOptions struct {
+// BitsOptions configure [SearchBits].
+type BitsOptions struct {
 	parity.Options
 	// Error is the largest relative L2 error of the decoded image that is allowed.
 	Error float64
@@ -29,8 +29,8 @@ type PrecisionOptions struct {
 	Tried func(runs int, e float64)
 }
 
-// A PrecisionReport lists the modules that must keep a higher precision than the others.
-type PrecisionReport struct {
+// A BitsReport lists the modules that must keep a higher precision than the others.
+type BitsReport struct {
 	Run          string  `json:"run"`
 	Model        string  `json:"model"`
 	Device       string  `json:"device"`
@@ -56,7 +56,7 @@ type Kept struct {
 // ErrMemory is wrapped by errors about comparisons that do not fit into memory.
 var ErrMemory = errors.New("not enough memory")
 
-// SearchPrecision finds a smallest set of modules that must keep a higher precision for the error
+// SearchBits finds a smallest set of modules that must keep a higher precision for the error
 // of a run's image to stay within a limit. The truth is the same run in float32; the run's own
 // tensors are not needed.
 //
@@ -72,9 +72,9 @@ var ErrMemory = errors.New("not enough memory")
 // limit allows, those with the smallest errors first, and repeats this with the parts of the
 // blocks that are left. No single module of the result could be low as well, as far as its error
 // adds to that of the others like an independent one.
-func SearchPrecision(ctx context.Context, run string, o PrecisionOptions) (rep *PrecisionReport, err error) {
+func SearchBits(ctx context.Context, run string, o BitsOptions) (rep *BitsReport, err error) {
 	err = mlx.Do(ctx, func() error {
-		s := &precisionSearch{PrecisionOptions: o, run: run, quantization: o.Quantize, dtype: mlx.Float32, low: map[string]bool{}}
+		s := &bitsSearch{BitsOptions: o, run: run, quantization: o.Quantize, dtype: mlx.Float32, low: map[string]bool{}}
 		if o.Dtype != nil {
 			s.dtype = *o.Dtype
 		}
@@ -90,9 +90,9 @@ func SearchPrecision(ctx context.Context, run string, o PrecisionOptions) (rep *
 	return rep, err
 }
 
-// A precisionSearch is a search in progress.
-type precisionSearch struct {
-	PrecisionOptions
+// A bitsSearch is a search in progress.
+type bitsSearch struct {
+	BitsOptions
 	*parity.Prepared
 	run          string
 	quantization *mlx.Quantization // of low modules, or nil
@@ -104,8 +104,8 @@ type precisionSearch struct {
 	runs         int
 }
 
-func (s *precisionSearch) search() (*PrecisionReport, error) {
-	r := &PrecisionReport{
+func (s *bitsSearch) search() (*BitsReport, error) {
+	r := &BitsReport{
 		Run: s.run, Model: s.Prepared.Model, Device: s.Pipeline.Device().String(), Dtype: s.dtype.String(), KeptDtype: "float32",
 		Allowed: s.Error, Keep: []Kept{},
 	}
@@ -150,7 +150,7 @@ func (s *precisionSearch) search() (*PrecisionReport, error) {
 }
 
 // lowerParameters computes the values of parameters in low modules, and adds these to modules.
-func (s *precisionSearch) lowerParameters(modules map[string]bool) error {
+func (s *bitsSearch) lowerParameters(modules map[string]bool) error {
 	if name := notLoaded(s.Pipeline); name != "" {
 		return fmt.Errorf("%w: the search needs the whole model in float32, and %s is loaded only while it runs", ErrMemory, name)
 	}
@@ -192,12 +192,12 @@ func checkRoom(need, free int64) error {
 		units.Gigabytes(need), units.Gigabytes(free))
 }
 
-// generate makes the run and returns the measured tensor, or nil if the image is not finite. The
+// generate makes the run and returns the decoded image, or nil if the image is not finite. The
 // hook sees all other tensors.
-func (s *precisionSearch) generate(hook func(hooks.Tap) *mlx.Array) (values []float32, err error) {
+func (s *bitsSearch) generate(hook func(hooks.Tap) *mlx.Array) (values []float32, err error) {
 	request, finite := s.Request, true
 	request.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
-		if tap.Name == measured {
+		if tap.Name == decodedImage {
 			values = tap.Output.Floats()
 		} else if tap.Name != "latents" {
 			return hook(tap), nil
@@ -219,7 +219,7 @@ func (s *precisionSearch) generate(hook func(hooks.Tap) *mlx.Array) (values []fl
 
 // errorOf returns the error of the image if the modules of some groups are low, besides those that
 // already are. It is infinite if the image is not finite.
-func (s *precisionSearch) errorOf(groups ...group) (float64, error) {
+func (s *bitsSearch) errorOf(groups ...group) (float64, error) {
 	low := maps.Clone(s.low)
 	for _, g := range groups {
 		for _, m := range g.modules {
@@ -254,7 +254,7 @@ func (s *precisionSearch) errorOf(groups ...group) (float64, error) {
 }
 
 // narrow makes as many modules low as the limit allows, and reports the others.
-func (s *precisionSearch) narrow(r *PrecisionReport, all group) error {
+func (s *bitsSearch) narrow(r *BitsReport, all group) error {
 	r.Error = r.AllKept
 	left := all.blocks()
 	for {
@@ -292,15 +292,15 @@ func (s *precisionSearch) narrow(r *PrecisionReport, all group) error {
 }
 
 // measure sets the errors of groups of which each alone is low.
-func (s *precisionSearch) measure(groups []group) (err error) {
+func (s *bitsSearch) measure(groups []group) (err error) {
 	low := s.low
 	s.low = map[string]bool{}
 	defer func() { s.low = low }()
 	for i := range groups {
-		if groups[i].measured {
+		if groups[i].known {
 			continue
 		}
-		groups[i].measured = true
+		groups[i].known = true
 		if groups[i].error, err = s.errorOf(groups[i]); err != nil {
 			return err
 		}
@@ -311,7 +311,7 @@ func (s *precisionSearch) measure(groups []group) (err error) {
 // fill makes the first groups low, as many as the limit allows together, and then each of the
 // others that it still allows; it does not try those whose error would be far too large. It
 // returns the groups that are left.
-func (s *precisionSearch) fill(r *PrecisionReport, groups []group) (left []group, err error) {
+func (s *bitsSearch) fill(r *BitsReport, groups []group) (left []group, err error) {
 	within := func(groups ...group) (bool, error) {
 		e, err := s.errorOf(groups...)
 		if err == nil && e <= s.Error {
@@ -351,7 +351,7 @@ func (s *precisionSearch) fill(r *PrecisionReport, groups []group) (left []group
 }
 
 // lower makes the modules of groups low.
-func (s *precisionSearch) lower(groups ...group) {
+func (s *bitsSearch) lower(groups ...group) {
 	for _, g := range groups {
 		for _, m := range g.modules {
 			s.low[m] = true

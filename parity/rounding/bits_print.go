@@ -12,7 +12,7 @@ import (
 
 // Print writes the report as text, with one line for modules whose names differ by numbers alone,
 // or with all a line for each module.
-func (r *PrecisionReport) Print(w io.Writer, all bool) error {
+func (r *BitsReport) Print(w io.Writer, all bool) error {
 	var b strings.Builder
 	low, kept := r.Dtype, "in "+r.KeptDtype
 	if r.Quantization != "" {
@@ -22,7 +22,7 @@ func (r *PrecisionReport) Print(w io.Writer, all bool) error {
 	fmt.Fprintf(&b, "against  %s in float32, on %s\n", r.Model, r.Device)
 	fmt.Fprintf(&b, "low      %s, computed in %s\n\n", low, r.Dtype)
 	fmt.Fprintf(&b, "error of %s: %s if all %d modules are low, %s if all are kept, %s allowed (%d runs)\n\n",
-		measured, report.ErrorText(r.AllLow), r.Modules, report.ErrorText(r.AllKept), report.ErrorText(r.Allowed), r.Runs)
+		decodedImage, report.ErrorText(r.AllLow), r.Modules, report.ErrorText(r.AllKept), report.ErrorText(r.Allowed), r.Runs)
 	switch {
 	case !r.OK:
 		fmt.Fprintf(&b, "FAIL: no choice of modules has an error of %s\n", report.ErrorText(r.Allowed))
@@ -38,7 +38,7 @@ func (r *PrecisionReport) Print(w io.Writer, all bool) error {
 }
 
 // table writes the modules that are kept.
-func (r *PrecisionReport) table(b *strings.Builder, all bool) {
+func (r *BitsReport) table(b *strings.Builder, all bool) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "keep\tmodules\terror if low alone")
 	errors := map[string]float64{}
@@ -65,8 +65,8 @@ func (r *PrecisionReport) table(b *strings.Builder, all bool) {
 }
 
 // MarshalJSON writes infinite errors as null.
-func (r *PrecisionReport) MarshalJSON() ([]byte, error) {
-	type plain PrecisionReport
+func (r *BitsReport) MarshalJSON() ([]byte, error) {
+	type plain BitsReport
 	return json.Marshal(struct {
 		*plain
 		AllLow  *float64 `json:"all_low_error"`

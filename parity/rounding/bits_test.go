@@ -20,9 +20,9 @@ var inFloat32 = new(mlx.Float32)
 
 var bits4 = &mlx.Quantization{Mode: "affine", Bits: 4, Group: 32}
 
-func TestSearchPrecision(t *testing.T) {
-	o := PrecisionOptions{Options: parity.Options{Dtype: inFloat32, Quantize: bits4}, Error: 0.03}
-	r, err := SearchPrecision(t.Context(), unrounded, o)
+func TestSearchBits(t *testing.T) {
+	o := BitsOptions{Options: parity.Options{Dtype: inFloat32, Quantize: bits4}, Error: 0.03}
+	r, err := SearchBits(t.Context(), unrounded, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,21 +34,21 @@ func TestSearchPrecision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := whole.Find(measured).Free.L2; math.Abs(e-r.AllLow) > 1e-4*e {
+	if e := whole.Find(decodedImage).Free.L2; math.Abs(e-r.AllLow) > 1e-4*e {
 		t.Errorf("an error of %g with all modules low, %g of a quantized model", r.AllLow, e)
 	}
 	// a smaller error takes more modules, and none at all if it is large enough
 	o.Error = 0.01
-	more, err := SearchPrecision(t.Context(), unrounded, o)
+	more, err := SearchBits(t.Context(), unrounded, o)
 	if err != nil || len(more.Keep) <= len(r.Keep) {
 		t.Errorf("kept %d modules for an error of 0.01: %v", len(more.Keep), err)
 	}
 	o.Error = 1
-	none, err := SearchPrecision(t.Context(), unrounded, o)
+	none, err := SearchBits(t.Context(), unrounded, o)
 	if err != nil || !none.OK || len(none.Keep) != 0 || none.Error != none.AllLow {
 		t.Errorf("kept %d modules for an error of 1: %v", len(none.Keep), err)
 	}
-	for want, r := range map[string]*PrecisionReport{"modules not quantized, the error is": r, "no module must be kept": none} {
+	for want, r := range map[string]*BitsReport{"modules not quantized, the error is": r, "no module must be kept": none} {
 		var text bytes.Buffer
 		if err := r.Print(&text, false); err != nil {
 			t.Fatal(err)
@@ -58,17 +58,17 @@ func TestSearchPrecision(t *testing.T) {
 	// in bfloat16 no choice of quantized weights is as exact as that
 	dtype := mlx.BFloat16
 	o.Dtype, o.Error = &dtype, 1e-4
-	impossible, err := SearchPrecision(t.Context(), unrounded, o)
+	impossible, err := SearchBits(t.Context(), unrounded, o)
 	if err != nil || impossible.OK || impossible.AllKept <= o.Error {
 		t.Errorf("an error of 1e-4 in bfloat16: %+v, %v", impossible, err)
 	}
 }
 
 // A module whose output overflows in float16 is found, and it alone with those around it.
-func TestSearchPrecisionOverflow(t *testing.T) {
+func TestSearchBitsOverflow(t *testing.T) {
 	large := changed("transformer.layers.1.feed_forward.w2", func(x *mlx.Array) *mlx.Array { return x.Times(1 << 19) }) // a norm follows
 	dtype := mlx.Float16
-	r, err := SearchPrecision(t.Context(), unrounded, PrecisionOptions{Options: parity.Options{Loaded: large, Dtype: &dtype}, Error: 0.01})
+	r, err := SearchBits(t.Context(), unrounded, BitsOptions{Options: parity.Options{Loaded: large, Dtype: &dtype}, Error: 0.01})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,12 +91,12 @@ func TestSearchPrecisionOverflow(t *testing.T) {
 	}
 }
 
-func TestSearchPrecisionRefuses(t *testing.T) {
+func TestSearchBitsRefuses(t *testing.T) {
 	dtype := mlx.Float16
-	_, err := SearchPrecision(t.Context(), t.TempDir(), PrecisionOptions{Options: parity.Options{Dtype: &dtype}})
+	_, err := SearchBits(t.Context(), t.TempDir(), BitsOptions{Options: parity.Options{Dtype: &dtype}})
 	mlxtest.Contains(t, err.Error(), "settings.json")
 	infinite := changed("vae.decoder.conv_out", func(x *mlx.Array) *mlx.Array { return x.Times(math.Inf(1)) })
-	_, err = SearchPrecision(t.Context(), unrounded, PrecisionOptions{Options: parity.Options{Loaded: infinite, Dtype: &dtype}})
+	_, err = SearchBits(t.Context(), unrounded, BitsOptions{Options: parity.Options{Loaded: infinite, Dtype: &dtype}})
 	mlxtest.Contains(t, err.Error(), "the image is not finite in float32")
 }
 

@@ -4,10 +4,10 @@ import "strings"
 
 // A group is a module and those inside it, or one module alone.
 type group struct {
-	name     string   // the path that its modules begin with
-	modules  []string // sorted
-	error    float64  // of the image if it alone is low
-	measured bool     // error is known
+	name    string   // the path that its modules begin with
+	modules []string // sorted
+	error   float64  // of the image if it alone is low
+	known   bool     // error was measured
 }
 
 // split returns the parts of a group: the module itself, and a group for each module right inside

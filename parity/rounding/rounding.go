@@ -1,5 +1,5 @@
-// Package rounding is about computing in fewer bits. [ReplayPrecise] measures how far this program is
-// from the exact result, as a multiple of the reference's own rounding errors, and [SearchPrecision]
+// Package rounding is about computing in fewer bits. [Compare] measures how far this program is
+// from the exact result, as a multiple of the reference's own rounding errors, and [SearchBits]
 // finds the modules that need more bits than the others.
 package rounding
 
@@ -21,11 +21,11 @@ import (
 	"github.com/gomflux/gomflux/parity/report"
 )
 
-// MostRounding is the default limit of a [Rounding]: our error as a multiple of the reference's.
+// MostRounding is the default limit of [Errors.Rounding]: our error as a multiple of the reference's.
 const MostRounding = 4
 
-// PreciseOptions configure [ReplayPrecise].
-type PreciseOptions struct {
+// CompareOptions configure [Compare].
+type CompareOptions struct {
 	parity.Options
 	// Precise is the folder of the same run in float32.
 	Precise string
@@ -34,9 +34,9 @@ type PreciseOptions struct {
 	Limit float64
 }
 
-// A PreciseReport compares three runs: a reference in float32, the same reference in fewer bits,
+// A Report compares three runs: a reference in float32, the same reference in fewer bits,
 // and ours. Errors are relative L2 errors.
-type PreciseReport struct {
+type Report struct {
 	Run          string         `json:"run"`
 	Precise      string         `json:"precise"`
 	Model        string         `json:"model"`
@@ -49,15 +49,15 @@ type PreciseReport struct {
 	// Unhooked compares the run without hooks; nil without the reading from the start.
 	Unhooked *report.Unhooked `json:"unhooked,omitempty"`
 	// Modules have a module's own errors, given the reference's inputs in fewer bits.
-	Modules []*Rounding `json:"modules,omitempty"`
+	Modules []*Errors `json:"modules,omitempty"`
 	// Values have the errors of the pipeline's values from the start of the run.
-	Values []*Rounding `json:"values"`
+	Values []*Errors `json:"values"`
 
 	replayed bool // Modules was filled
 }
 
-// A Rounding has the error of a tensor in ours and in the reference.
-type Rounding struct {
+// Errors has the errors of a tensor in ours and in the reference.
+type Errors struct {
 	Module    string  `json:"module"` // or the value of the pipeline
 	Tensor    string  `json:"tensor"` // the module's tensor with the largest multiple
 	Stage     string  `json:"stage"`
@@ -72,7 +72,7 @@ type Rounding struct {
 	OK        bool    `json:"ok"`
 }
 
-// ReplayPrecise judges a run by the reference's own rounding errors, for which it needs the
+// Compare judges a run by the reference's own rounding errors, for which it needs the
 // reference's run twice: in the folder run in its usual dtype, and in o.Precise in float32.
 //
 // It first replays the precise run in float32, which must be within tolerance. So ours in float32
@@ -80,7 +80,7 @@ type Rounding struct {
 // of each module in run, the errors of the reference's output and of ours are the distances from
 // the output in float32. Where the reference hardly rounds, its error counts as a quarter of its
 // dtype's unit roundoff, which is less than that of random values.
-func ReplayPrecise(ctx context.Context, run string, o PreciseOptions) (*PreciseReport, error) {
+func Compare(ctx context.Context, run string, o CompareOptions) (*Report, error) {
 	o.Limit = cmp.Or(o.Limit, MostRounding)
 	if len(o.Readings) == 0 {
 		o.Readings = []string{report.Free, report.Isolated}
@@ -93,7 +93,7 @@ func ReplayPrecise(ctx context.Context, run string, o PreciseOptions) (*PreciseR
 	if err != nil || compute == mlx.Float32 {
 		return nil, fmt.Errorf("run %s: %w: it was computed in %q, expected bfloat16 or float16", run, parity.ErrRun, settings.Compute)
 	}
-	p := &precise{PreciseOptions: o, run: run, compute: compute, modules: map[string]int{}, report: &PreciseReport{
+	p := &comparison{CompareOptions: o, run: run, compute: compute, modules: map[string]int{}, report: &Report{
 		Run: run, Precise: o.Precise, RefDtype: settings.Compute, Limit: o.Limit, replayed: slices.Contains(o.Readings, report.Isolated),
 	}}
 	if o.Quantize != nil {
@@ -152,18 +152,18 @@ type size struct{ width, height int }
 
 func (s size) String() string { return fmt.Sprintf("%dx%d", s.width, s.height) }
 
-// precise is a three-way comparison in progress.
-type precise struct {
-	PreciseOptions
+// A comparison is a three-way comparison in progress.
+type comparison struct {
+	CompareOptions
 	run     string
 	compute mlx.Dtype // of run
-	report  *PreciseReport
+	report  *Report
 	modules map[string]int // index in report.Modules
 }
 
 // own measures the errors of modules by themselves. It returns false if float32 differs, with that
 // verdict.
-func (p *precise) own(ctx context.Context) (ok bool, err error) {
+func (p *comparison) own(ctx context.Context) (ok bool, err error) {
 	o := p.Options
 	float32s := mlx.Float32
 	o.Dtype, o.Quantize = &float32s, nil
@@ -195,7 +195,7 @@ func (p *precise) own(ctx context.Context) (ok bool, err error) {
 		if !known || !pair.Tap.Output.Dtype().IsFloat() {
 			return
 		}
-		x := newRounding(pair, truth, pair.Reference, p.compute)
+		x := newErrors(pair, truth, pair.Reference, p.compute)
 		if p.Quantize != nil {
 			x.split(truth, quantized[pair.Tensor.Name], pair.Tap.Output.Floats())
 		}
@@ -209,7 +209,7 @@ func (p *precise) own(ctx context.Context) (ok bool, err error) {
 
 // checkModel returns an error if the reference's errors are not those of rounding, so that its two
 // runs are of different models.
-func (r *PreciseReport) checkModel() error {
+func (r *Report) checkModel() error {
 	var errors []float64
 	for _, m := range r.Modules {
 		errors = append(errors, m.Reference)
@@ -225,7 +225,7 @@ func (r *PreciseReport) checkModel() error {
 
 // quantizeWeights replaces the weights by what is left of them after they are quantized in the
 // dtype of ours.
-func (p *precise) quantizeWeights(pipeline *models.Pipeline) {
+func (p *comparison) quantizeWeights(pipeline *models.Pipeline) {
 	dtype := pipeline.Device().ComputeDtype()
 	if p.Dtype != nil {
 		dtype = *p.Dtype
@@ -250,7 +250,7 @@ func onLoaded(o parity.Options, f func(*models.Pipeline)) parity.Options {
 }
 
 // outputs returns all tensors that o computes from the inputs of the run, on the host.
-func (p *precise) outputs(ctx context.Context, o parity.Options) (map[string][]float32, error) {
+func (p *comparison) outputs(ctx context.Context, o parity.Options) (map[string][]float32, error) {
 	found := map[string][]float32{}
 	o.Readings = []string{report.Isolated}
 	o.Measure = func(pair parity.Pair) { found[pair.Tensor.Name] = pair.Tap.Output.Floats() }
@@ -258,7 +258,7 @@ func (p *precise) outputs(ctx context.Context, o parity.Options) (map[string][]f
 }
 
 // free measures the errors of the pipeline's values from the start of the run.
-func (p *precise) free(ctx context.Context) error {
+func (p *comparison) free(ctx context.Context) error {
 	var low *parity.Run
 	o := onLoaded(p.Options, func(*models.Pipeline) {
 		var err error
@@ -282,13 +282,13 @@ func (p *precise) free(ctx context.Context) error {
 			mlx.Throw(fmt.Errorf("%s: %w: %s is %v in %s, and %v in %s: another model", p.Precise, parity.ErrRun, name, want.Shape(),
 				p.Precise, rounded.Shape(), p.run))
 		}
-		p.report.Values = append(p.report.Values, newRounding(pair, want.Floats(), rounded, p.compute))
+		p.report.Values = append(p.report.Values, newErrors(pair, want.Floats(), rounded, p.compute))
 	}
 	return p.replay(ctx, p.Precise, o)
 }
 
 // replay replays a run for what o measures.
-func (p *precise) replay(ctx context.Context, run string, o parity.Options) error {
+func (p *comparison) replay(ctx context.Context, run string, o parity.Options) error {
 	r, err := parity.Replay(ctx, run, o)
 	if err != nil {
 		return err
@@ -298,10 +298,10 @@ func (p *precise) replay(ctx context.Context, run string, o parity.Options) erro
 	return nil
 }
 
-// newRounding compares the reference's values in fewer bits, and ours, with the exact ones. dtype
+// newErrors compares the reference's values in fewer bits, and ours, with the exact ones. dtype
 // is that of the reference's computation.
-func newRounding(pair parity.Pair, exact []float32, reference *mlx.Array, dtype mlx.Dtype) *Rounding {
-	x := &Rounding{Module: pair.Tensor.Module, Tensor: pair.Tensor.Name, Stage: pair.Tensor.Stage}
+func newErrors(pair parity.Pair, exact []float32, reference *mlx.Array, dtype mlx.Dtype) *Errors {
+	x := &Errors{Module: pair.Tensor.Module, Tensor: pair.Tensor.Name, Stage: pair.Tensor.Stage}
 	x.Reference = max(report.RelativeL2(reference.Floats(), exact), unitRoundoff[dtype]/4)
 	x.Ours = report.RelativeL2(pair.Tap.Output.Floats(), exact)
 	x.Multiple = multiple(x.Ours, x.Reference)
@@ -310,7 +310,7 @@ func newRounding(pair parity.Pair, exact []float32, reference *mlx.Array, dtype 
 }
 
 // split divides our error into that of quantized weights and the rest.
-func (x *Rounding) split(exact, quantized, ours []float32) {
+func (x *Errors) split(exact, quantized, ours []float32) {
 	x.Quantized = multiple(report.RelativeL2(quantized, exact), x.Reference)
 	x.Rounding = multiple(report.RelativeL2(ours, quantized), x.Reference)
 }
@@ -327,7 +327,7 @@ func multiple(e, of float64) float64 {
 var unitRoundoff = map[mlx.Dtype]float64{mlx.BFloat16: 1.0 / (1 << 8), mlx.Float16: 1.0 / (1 << 11)}
 
 // add keeps the largest multiple of each module.
-func (p *precise) add(x *Rounding) {
+func (p *comparison) add(x *Errors) {
 	at, known := p.modules[x.Module]
 	switch {
 	case !known:
@@ -338,8 +338,8 @@ func (p *precise) add(x *Rounding) {
 	}
 }
 
-func (r *PreciseReport) judge() {
-	var wrong []*Rounding
+func (r *Report) judge() {
+	var wrong []*Errors
 	all := r.Modules
 	if !r.replayed {
 		all = r.Values

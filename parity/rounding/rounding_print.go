@@ -18,7 +18,7 @@ const mostKinds = 12
 // Print writes the report as text: the errors of modules, one line for those whose names differ by
 // numbers alone, the errors of the pipeline's values, and the verdict. Without all it has only the
 // modules with the largest rounding errors.
-func (r *PreciseReport) Print(w io.Writer, all bool) error {
+func (r *Report) Print(w io.Writer, all bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "run      %s, in %s\n", r.Run, r.RefDtype)
 	fmt.Fprintf(&b, "precise  %s, in float32\n", r.Precise)
@@ -31,7 +31,7 @@ func (r *PreciseReport) Print(w io.Writer, all bool) error {
 		kinds := r.kinds()
 		more := 0
 		if !all {
-			slices.SortStableFunc(kinds, func(a, b *Rounding) int { return cmp.Compare(b.Rounding, a.Rounding) })
+			slices.SortStableFunc(kinds, func(a, b *Errors) int { return cmp.Compare(b.Rounding, a.Rounding) })
 			more = max(0, len(kinds)-mostKinds)
 			kinds = kinds[:len(kinds)-more]
 		}
@@ -52,8 +52,8 @@ func (r *PreciseReport) Print(w io.Writer, all bool) error {
 }
 
 // kinds returns the module with the largest rounding error of each kind, named as the kind.
-func (r *PreciseReport) kinds() (out []*Rounding) {
-	byName := map[string]*Rounding{}
+func (r *Report) kinds() (out []*Errors) {
+	byName := map[string]*Errors{}
 	var names []string
 	for _, m := range r.Modules {
 		byName[m.Module] = m
@@ -73,7 +73,7 @@ func (r *PreciseReport) kinds() (out []*Rounding) {
 }
 
 // table writes a line for each rounding; split adds the part of quantized weights.
-func table(b *strings.Builder, title string, rows []*Rounding, split bool) {
+func table(b *strings.Builder, title string, rows []*Errors, split bool) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	header := title + "\treference\tours\tmultiple"
 	if split {
@@ -91,8 +91,8 @@ func table(b *strings.Builder, title string, rows []*Rounding, split bool) {
 }
 
 // MarshalJSON writes infinite errors as null.
-func (x *Rounding) MarshalJSON() ([]byte, error) {
-	type plain Rounding
+func (x *Errors) MarshalJSON() ([]byte, error) {
+	type plain Errors
 	return json.Marshal(struct {
 		*plain
 		Reference *float64 `json:"reference"`

@@ -26,12 +26,12 @@ const (
 )
 
 // in returns options for a comparison in a dtype.
-func in(dtype mlx.Dtype) PreciseOptions {
-	return PreciseOptions{Precise: unrounded, Options: parity.Options{Dtype: &dtype}}
+func in(dtype mlx.Dtype) CompareOptions {
+	return CompareOptions{Precise: unrounded, Options: parity.Options{Dtype: &dtype}}
 }
 
 // medianRounding returns the median of the modules' rounding errors.
-func medianRounding(r *PreciseReport) float64 {
+func medianRounding(r *Report) float64 {
 	var all []float64
 	for _, m := range r.Modules {
 		all = append(all, m.Rounding)
@@ -40,10 +40,10 @@ func medianRounding(r *PreciseReport) float64 {
 	return all[len(all)/2]
 }
 
-func TestReplayPrecise(t *testing.T) {
+func TestCompare(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		options  PreciseOptions
+		options  CompareOptions
 		quantize *mlx.Quantization
 		min, max float64 // of the median
 	}{
@@ -54,7 +54,7 @@ func TestReplayPrecise(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.options.Quantize = c.quantize
-			r, err := ReplayPrecise(t.Context(), rounded, c.options)
+			r, err := Compare(t.Context(), rounded, c.options)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +100,7 @@ func changed(module string, f func(*mlx.Array) *mlx.Array) func(*models.Pipeline
 
 // What is wrong only in half precision is found by its multiple, and what is wrong in float32
 // before that.
-func TestReplayPreciseFaults(t *testing.T) {
+func TestCompareFaults(t *testing.T) {
 	const norm, module = "transformer.layers.1.attention.norm_k", "transformer.layers.1.attention.norm_k@0"
 	inBFloat16 := func(factor float64) func(*models.Pipeline) {
 		return func(p *models.Pipeline) {
@@ -111,7 +111,7 @@ func TestReplayPreciseFaults(t *testing.T) {
 	}
 	o := in(mlx.BFloat16)
 	o.Loaded = inBFloat16(1.02)
-	r, err := ReplayPrecise(t.Context(), rounded, o)
+	r, err := Compare(t.Context(), rounded, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,11 +119,11 @@ func TestReplayPreciseFaults(t *testing.T) {
 		t.Errorf("in bfloat16: %+v", v)
 	}
 	o.Limit = 100
-	if r, err = ReplayPrecise(t.Context(), rounded, o); err != nil || !r.Verdict.OK {
+	if r, err = Compare(t.Context(), rounded, o); err != nil || !r.Verdict.OK {
 		t.Errorf("with another limit: %v, %+v", err, r)
 	}
 	o.Limit, o.Loaded = 0, changed(norm, func(x *mlx.Array) *mlx.Array { return x.Times(1.02) })
-	r, err = ReplayPrecise(t.Context(), rounded, o)
+	r, err = Compare(t.Context(), rounded, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestReplayPreciseFaults(t *testing.T) {
 	mlxtest.Contains(t, text.String(), "FAIL: in float32")
 
 	o.Loaded = inBFloat16(math.Inf(1)) // overflow
-	r, err = ReplayPrecise(t.Context(), rounded, o)
+	r, err = Compare(t.Context(), rounded, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func copied(t *testing.T, run, key string, value any) string {
 }
 
 // A run of another model has the same settings, but its errors are not those of rounding.
-func TestReplayPreciseOtherModel(t *testing.T) {
+func TestCompareOtherModel(t *testing.T) {
 	dir := copied(t, rounded, "seed", 1)
 	files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
 	if err != nil || len(files) == 0 {
@@ -210,14 +210,14 @@ func TestReplayPreciseOtherModel(t *testing.T) {
 	}
 	o := in(mlx.BFloat16)
 	o.Model = filepath.Join(unrounded, "..", "model")
-	_, err = ReplayPrecise(t.Context(), dir, o)
+	_, err = Compare(t.Context(), dir, o)
 	if err == nil || !errors.Is(err, parity.ErrRun) {
 		t.Fatalf("error %v", err)
 	}
 	mlxtest.Contains(t, err.Error(), "the runs are of different models")
 }
 
-func TestReplayPreciseRefuses(t *testing.T) {
+func TestCompareRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ run, precise, err string }{
 		"no run":          {t.TempDir(), unrounded, "settings.json"},
 		"no precise run":  {rounded, t.TempDir(), "settings.json"},
@@ -231,7 +231,7 @@ func TestReplayPreciseRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := in(mlx.BFloat16)
 			o.Precise = c.precise
-			_, err := ReplayPrecise(t.Context(), c.run, o)
+			_, err := Compare(t.Context(), c.run, o)
 			if err == nil {
 				t.Fatal("no error")
 			}

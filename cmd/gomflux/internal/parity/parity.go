@@ -159,7 +159,7 @@ func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, 
 
 // A preciseResult is what parity run --precise prints.
 type preciseResult struct {
-	*rounding.PreciseReport
+	*rounding.Report
 	all bool
 }
 
@@ -174,7 +174,7 @@ func (o *parityRunOptions) runPrecise(ctx context.Context, out *ui.Output, run s
 	if err := prepareReplay(ctx, out, &o.ModelFlags, &o.reportFlags, &p); err != nil {
 		return err
 	}
-	r, err := rounding.ReplayPrecise(ctx, run, rounding.PreciseOptions{Options: p, Precise: o.precise, Limit: o.limit.OrZero()})
+	r, err := rounding.Compare(ctx, run, rounding.CompareOptions{Options: p, Precise: o.precise, Limit: o.limit.OrZero()})
 	out.ClearStatus()
 	if err != nil {
 		return parityError(err)

@@ -85,7 +85,7 @@ func newParityPrecisionCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *precisionOptions) validate(given func(string) bool) (p rounding.PrecisionOptions, err error) {
+func (o *precisionOptions) validate(given func(string) bool) (p rounding.BitsOptions, err error) {
 	if !o.limit.Given() {
 		return p, cli.UsageErrorf("give the largest error that is allowed: --error 0.01")
 	}
@@ -101,19 +101,19 @@ func (o *precisionOptions) validate(given func(string) bool) (p rounding.Precisi
 
 // A precisionResult is what parity precision prints.
 type precisionResult struct {
-	*rounding.PrecisionReport
+	*rounding.BitsReport
 	all bool
 }
 
 // Text implements ui.Result.
 func (r precisionResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
 
-func (o *precisionOptions) run(ctx context.Context, out *ui.Output, run string, p rounding.PrecisionOptions) error {
+func (o *precisionOptions) run(ctx context.Context, out *ui.Output, run string, p rounding.BitsOptions) error {
 	if err := preparePlace(ctx, out, &o.ModelFlags, &p.Options); err != nil {
 		return err
 	}
 	p.Tried = func(runs int, e float64) { out.Status("run %d: error %.2g", runs, e) }
-	r, err := rounding.SearchPrecision(ctx, run, p)
+	r, err := rounding.SearchBits(ctx, run, p)
 	out.ClearStatus()
 	if err != nil {
 		return parityError(err)

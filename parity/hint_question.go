@@ -8,8 +8,8 @@ import (
 	"github.com/gomflux/gomflux/parity/hints"
 )
 
-// question describes a wrong tensor to package hints. The name is the reference's.
-func (r *replay) question(name string, tap hooks.Tap, got, want *mlx.Array) hints.Question {
+// hintQuestion describes a wrong tensor to package hints. The name is the reference's.
+func (r *replay) hintQuestion(name string, tap hooks.Tap, got, want *mlx.Array) hints.Question {
 	n, err := hooks.ParseName(name)
 	if err != nil {
 		n = hooks.Name{Module: name, Step: -1}

@@ -9,22 +9,22 @@ import (
 	"github.com/gomflux/gomflux/parity/report"
 )
 
-// A sight is a tensor that a replay has seen.
-type sight struct {
+// A seenTensor is a tensor that a replay has seen.
+type seenTensor struct {
 	ours, name string // name is the reference's
 	kind       hooks.Kind
 	depth      int
-	there      bool // the reference's run has it
-	wanted     bool // the reference could record it
+	recorded   bool // the reference's run has it
+	recordable bool // but may not have
 }
 
-// ask chooses the tensors that the reference should record next, by its names: nothing if
+// nextToRecord chooses the tensors that the reference should record next, by its names: nothing if
 // everything is within tolerance, or the module is known.
-func ask(v report.Verdict, sights []sight, asked map[string]bool) []string {
+func nextToRecord(v report.Verdict, seen []seenTensor, asked map[string]bool) []string {
 	if v.OK {
 		return nil
 	}
-	until := slices.IndexFunc(sights, func(s sight) bool { return s.ours == v.Tensor })
+	until := slices.IndexFunc(seen, func(s seenTensor) bool { return s.ours == v.Tensor })
 	if until < 0 {
 		return nil
 	}
@@ -33,25 +33,25 @@ func ask(v report.Verdict, sights []sight, asked map[string]bool) []string {
 	module := report.ModuleOf(v.Tensor)
 	from := until
 	for from > 0 {
-		if s := sights[from-1]; s.there && s.kind == hooks.Output && report.ModuleOf(s.ours) != module {
+		if s := seen[from-1]; s.recorded && s.kind == hooks.Output && report.ModuleOf(s.ours) != module {
 			break
 		}
 		from--
 	}
-	names := choose(sights[from:until+1], asked)
+	names := choose(seen[from:until+1], asked)
 	if len(names) > 0 {
 		return names
 	}
 	// What is wrong may also come before the last tensor that was compared, in the other stream of
 	// the module. A wrong input may be from any module before it in the stage.
-	within := func(s sight) bool { return inModule(s.ours, module) }
+	within := func(s seenTensor) bool { return inModule(s.ours, module) }
 	if module != v.Module {
-		within = func(s sight) bool { return report.StageOf(s.ours) == v.Stage }
+		within = func(s seenTensor) bool { return report.StageOf(s.ours) == v.Stage }
 	}
-	for from > 0 && within(sights[from-1]) {
+	for from > 0 && within(seen[from-1]) {
 		from--
 	}
-	return choose(sights[from:until+1], asked)
+	return choose(seen[from:until+1], asked)
 }
 
 // inModule reports whether a tensor is of a module, or of one inside it, at the module's step.
@@ -64,15 +64,15 @@ func inModule(tensor, module string) bool {
 
 // choose takes tensors level by level of the module tree, up to mostAsked, and some of the first
 // level that is too large.
-func choose(sights []sight, asked map[string]bool) []string {
+func choose(seen []seenTensor, asked map[string]bool) []string {
 	levels := map[int][]string{}
-	seen := map[string]bool{}
+	chosen := map[string]bool{}
 	const last = 1 << 20 // level of inputs and inner values
-	for _, s := range sights {
-		if s.there || !s.wanted || asked[s.name] || seen[s.name] {
+	for _, s := range seen {
+		if s.recorded || !s.recordable || asked[s.name] || chosen[s.name] {
 			continue
 		}
-		seen[s.name] = true
+		chosen[s.name] = true
 		level := last
 		if s.kind == hooks.Output {
 			level = s.depth

@@ -9,9 +9,9 @@ import (
 	"github.com/gomflux/gomflux/parity/report"
 )
 
-// note records what a comparison found about a tensor of a call, for the debugger. The first wrong
+// noteJudgement records what a comparison found about a tensor of a call, for the debugger. The first wrong
 // tensor of a call counts.
-func (r *replay) note(tap hooks.Tap, t *report.Tensor, want *mlx.Array) {
+func (r *replay) noteJudgement(tap hooks.Tap, t *report.Tensor, want *mlx.Array) {
 	if r.Debugger == nil {
 		return
 	}
@@ -37,9 +37,9 @@ func (r *replay) note(tap hooks.Tap, t *report.Tensor, want *mlx.Array) {
 	}
 }
 
-// debug passes a tap to the debugger. It returns what replaces the output: the reference's tensor,
+// askDebugger passes a tap to the debugger. It returns what replaces the output: the reference's tensor,
 // as without a debugger, unless the debugger has stopped at a wrong one or set another.
-func (r *replay) debug(tap hooks.Tap, reference *mlx.Array) (*mlx.Array, error) {
+func (r *replay) askDebugger(tap hooks.Tap, reference *mlx.Array) (*mlx.Array, error) {
 	var j *debugger.Judgement
 	if tap.Point == (hooks.Point{}) {
 		j = r.judged[tap.Name]
