@@ -9,6 +9,7 @@ import (
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // TestParity replays the dumps in testdata, and compares every tensor with a tap: freely, from
@@ -30,10 +31,10 @@ func TestParityFloat16(t *testing.T) {
 			continue
 		}
 		t.Run(dump.Name, func(t *testing.T) {
-			report := replayGolden(t, dump.Name, parity.Options{Dtype: &dtype})
+			rep := replayGolden(t, dump.Name, parity.Options{Dtype: &dtype})
 			most := map[string]float64{}
-			for _, tensor := range report.Tensors {
-				for reading, d := range map[string]*parity.Reading{"own": tensor.Own, "free": tensor.Free} {
+			for _, tensor := range rep.Tensors {
+				for reading, d := range map[string]*report.Reading{"own": tensor.Own, "free": tensor.Free} {
 					if d != nil {
 						most[reading] = max(most[reading], d.Relative())
 						most[reading+" L2"] = max(most[reading+" L2"], d.L2)
@@ -50,16 +51,16 @@ func TestParityFloat16(t *testing.T) {
 	}
 }
 
-func replayGolden(t *testing.T, golden string, o parity.Options) *parity.Report {
+func replayGolden(t *testing.T, golden string, o parity.Options) *report.Report {
 	t.Helper()
-	report, err := parity.Replay(t.Context(), filepath.Join("testdata", golden, "dump"), o)
+	rep, err := parity.Replay(t.Context(), filepath.Join("testdata", golden, "dump"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	free, owned := 0, 0
 	worst, worstName := 0.0, ""
 	worstFree, worstFreeName := 0.0, "" // of what a step makes
-	for _, tensor := range report.Tensors {
+	for _, tensor := range rep.Tensors {
 		if !tensor.OK() {
 			t.Errorf("%s: shape %v of %v, free %v, isolated %v, own %v", tensor.Name, tensor.Shape, tensor.RefShape,
 				tensor.Free, tensor.Isolated, tensor.Own)
@@ -79,11 +80,11 @@ func replayGolden(t *testing.T, golden string, o parity.Options) *parity.Report 
 		}
 	}
 	for _, name := range []string{"image.in", "image.in#1", "image.condition", "image.condition#1"} {
-		if in := report.Find(name); in != nil && in.Free.Max != 0 {
+		if in := rep.Find(name); in != nil && in.Free.Max != 0 {
 			t.Errorf("%s: %v, expected no difference", name, in.Free)
 		}
 	}
-	t.Logf("%d tensors, worst own error %.1e (%s), worst free error %.1e (%s)", len(report.Tensors), worst,
+	t.Logf("%d tensors, worst own error %.1e (%s), worst free error %.1e (%s)", len(rep.Tensors), worst,
 		worstName, worstFree, worstFreeName)
 	if worstFreeName == "" {
 		t.Error("no latents or predictions were read freely")
@@ -91,21 +92,21 @@ func replayGolden(t *testing.T, golden string, o parity.Options) *parity.Report 
 	if free < 8 || owned < free {
 		t.Errorf("%d tensors read freely, %d by themselves", free, owned)
 	}
-	if report.FirstStep != report.RefFirstStep {
-		t.Errorf("ran from step %d, expected %d", report.FirstStep, report.RefFirstStep)
+	if rep.FirstStep != rep.RefFirstStep {
+		t.Errorf("ran from step %d, expected %d", rep.FirstStep, rep.RefFirstStep)
 	}
-	if len(report.Missing) > 0 {
-		t.Errorf("in the dump and not tapped: %s", strings.Join(report.Missing, ", "))
+	if len(rep.Missing) > 0 {
+		t.Errorf("in the dump and not tapped: %s", strings.Join(rep.Missing, ", "))
 	}
-	if !report.Verdict.OK {
-		t.Errorf("verdict: %+v", report.Verdict)
+	if !rep.Verdict.OK {
+		t.Errorf("verdict: %+v", rep.Verdict)
 	}
 	names := []string{}
-	for _, stage := range report.Stages {
+	for _, stage := range rep.Stages {
 		names = append(names, stage.Name)
 	}
 	if names[0] != "picture" || names[1] != "vae" || !slices.Contains(names, "tokenizer") || names[len(names)-1] != "scheduler" {
 		t.Errorf("stages %q", names)
 	}
-	return report
+	return rep
 }

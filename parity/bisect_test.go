@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // record writes what a whole dump has under the names that match a glob, as the
@@ -154,8 +155,8 @@ func TestBisect(t *testing.T) {
 				return err
 			}
 			rounds := 0
-			r, err := Bisect(t.Context(), run, Options{Dtype: exact, Model: model, bug: f.bug, fault: f.fault}, Bisection{
-				Again: again, Folder: filepath.Join(dir, "more"), Round: func(r Round) {
+			r, seen, err := bisectAndSee(t.Context(), run, Options{Dtype: exact, Model: model, bug: f.bug, fault: f.fault}, Bisection{
+				Again: again, Folder: filepath.Join(dir, "more"), Round: func(r report.Round) {
 					rounds++
 					t.Logf("%d tensors: %s", r.Tensors, r.Verdict.Text)
 				},
@@ -169,8 +170,8 @@ func TestBisect(t *testing.T) {
 			if rounds < 2 || rounds != len(r.Rounds) || rounds == mostRounds {
 				t.Errorf("%d rounds, %d reported", rounds, len(r.Rounds))
 			}
-			if r.Verdict.unseen && len(r.ask(asked)) > 0 {
-				t.Errorf("ended with questions: %q", r.ask(asked))
+			if left := nextToRecord(r.Verdict, seen, asked); r.Verdict.Unseen && len(left) > 0 {
+				t.Errorf("ended with questions: %q", left)
 			}
 		})
 	}
@@ -220,51 +221,51 @@ func TestBisectEnds(t *testing.T) {
 
 // Modules inside the one that differs must be found behind a correct tensor: its own second
 // output, or the output of a module of its other stream.
-func TestAskInsideModule(t *testing.T) {
-	output := func(name string, depth int, there bool) sight {
-		return sight{ours: name, name: name, kind: hooks.Output, depth: depth, there: there, wanted: true}
+func TestNextInsideModule(t *testing.T) {
+	output := func(name string, depth int, recorded bool) seenTensor {
+		return seenTensor{ours: name, name: name, kind: hooks.Output, depth: depth, recorded: recorded, recordable: true}
 	}
 	for _, c := range []struct {
 		name, wrong string
-		sights      []sight
+		seen        []seenTensor
 		want        []string
 	}{
-		{"second output", "blocks.0.attn@0", []sight{
+		{"second output", "blocks.0.attn@0", []seenTensor{
 			output("blocks.0.norm1@0", 3, true), output("blocks.0.attn.to_q@0", 4, false),
 			output("blocks.0.attn@0:out.1", 3, true), output("blocks.0.attn@0", 3, true),
 		}, []string{"blocks.0.attn.to_q@0"}},
-		{"other stream", "blocks.1@0:out.1", []sight{
+		{"other stream", "blocks.1@0:out.1", []seenTensor{
 			output("blocks.0.ff@0", 3, false), output("blocks.0@0", 2, true), output("blocks.1.ff.net.2@0", 4, false),
 			output("blocks.1.ff@0", 3, false), output("blocks.1.ff_context@0", 3, true), output("blocks.1@0:out.1", 2, true),
 			output("blocks.1@0", 2, true),
 		}, []string{"blocks.1.ff@0", "blocks.1.ff.net.2@0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &Report{Verdict: Verdict{Tensor: c.wrong, Module: moduleOf(c.wrong)}, sights: c.sights}
-			if got := r.ask(map[string]bool{}); !slices.Equal(got, c.want) {
-				t.Errorf("asked for %q, expected %q", got, c.want)
+			v := report.Verdict{Tensor: c.wrong, Module: report.ModuleOf(c.wrong)}
+			if got := nextToRecord(v, c.seen, map[string]bool{}); !slices.Equal(got, c.want) {
+				t.Errorf("next are %q, expected %q", got, c.want)
 			}
 		})
 	}
 }
 
 func TestSpread(t *testing.T) {
-	sights := []sight{{name: "x", wanted: true, kind: hooks.Input}}
+	seen := []seenTensor{{name: "x", recordable: true, kind: hooks.Input}}
 	for i := range 1000 {
-		sights = append(sights, sight{name: fmt.Sprint(i), wanted: true, depth: 3})
+		seen = append(seen, seenTensor{name: fmt.Sprint(i), recordable: true, depth: 3})
 	}
-	names := choose(sights, nil)
+	names := choose(seen, nil)
 	if len(names) != mostAsked || names[mostAsked-1] != "999" || names[0] != "14" {
 		t.Errorf("chose %q", names)
 	}
-	names = choose(append(sights, sight{name: "outer", wanted: true, depth: 1}), map[string]bool{"x": true})
+	names = choose(append(seen, seenTensor{name: "outer", recordable: true, depth: 1}), map[string]bool{"x": true})
 	if len(names) != mostAsked || names[0] != "outer" || names[mostAsked-1] != "999" {
 		t.Errorf("chose %q", names)
 	}
 	for i := range mostAsked {
-		sights = append(sights, sight{name: fmt.Sprint("outer ", i), wanted: true, depth: 1})
+		seen = append(seen, seenTensor{name: fmt.Sprint("outer ", i), recordable: true, depth: 1})
 	}
-	if names = choose(sights, nil); len(names) != mostAsked || !strings.HasPrefix(names[mostAsked-1], "outer") {
+	if names = choose(seen, nil); len(names) != mostAsked || !strings.HasPrefix(names[mostAsked-1], "outer") {
 		t.Errorf("chose %q", names)
 	}
 }

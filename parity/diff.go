@@ -7,20 +7,21 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity/hints"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // DiffRuns compares the tensors that two runs both have, under their names; b is the reference.
 // The verdict names the first that differs: in the order in which they were computed, if one of
 // the runs has a trace.
-func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
+func DiffRuns(ctx context.Context, a, b string, table *report.Table) (*report.Report, error) {
 	if table == nil {
-		table = DefaultTable()
+		table = report.DefaultTable()
 	}
-	rep := &Report{Run: b, Model: a, Readings: []string{Free}}
+	rep := &report.Report{Run: b, Model: a, Readings: []string{report.Free}}
 	ourFiles, refFiles := folder(a), folder(b)
 	err := mlx.Do(ctx, func() error {
 		ours, err := OpenRun(ourFiles)
@@ -31,24 +32,24 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 		if err != nil {
 			return err
 		}
-		rep.diff(ours, ref, table)
+		diff(rep, ours, ref, table)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := rep.order(ourFiles, refFiles); err != nil {
+	if err := rep.SortByTrace(ourFiles, refFiles); err != nil {
 		return nil, err
 	}
-	rep.judge()
+	rep.Judge()
 	if !rep.Verdict.OK && len(rep.Tensors) > 0 {
 		rep.Verdict.Text += fmt.Sprintf(" (of %d tensors in both)", len(rep.Tensors))
 	}
 	return rep, nil
 }
 
-// diff compares the tensors of two runs.
-func (r *Report) diff(ours, ref *Run, table *Table) {
+// diff adds the tensors of two runs to a report.
+func diff(r *report.Report, ours, ref *Run, table *report.Table) {
 	r.RefDtype = ref.Compute
 	names := passNames{ref, ref.batched() && !ours.batched()}
 	calls := ours.calls()
@@ -64,54 +65,43 @@ func (r *Report) diff(ours, ref *Run, table *Table) {
 		got, want := ours.Array(name), ref.Array(refName)
 		if got == nil || want == nil {
 			cut := func(x *mlx.Array, shape []int) *mlx.Array { return names.onePass(x, n, negative, shape) }
-			if r.diffStats(ours, ref, name, refName, cut, table) {
+			if diffStats(r, ours, ref, name, refName, cut, table) {
 				compared[refName] = true
 			}
 			continue
 		}
 		compared[refName] = true
 		want = names.onePass(want, n, negative, got.Shape())
-		t := newDiffTensor(name, refName)
+		t := report.NewTensor(name, refName)
 		t.Shape, t.RefShape = got.Shape(), want.Shape()
 		t.Dtype, t.RefDtype = ours.dtypes[ours.stored(name)], ref.dtypes[ref.stored(refName)]
 		r.Tensors = append(r.Tensors, t)
 		g, w := got.Floats(), want.Floats()
-		t.Got, t.Ref = first(g), first(w)
-		if !t.sameShape() {
-			t.Guess = hints.Shapes(t.Shape, t.RefShape)
+		if !t.SameShape() {
+			t.ShowShapes(g, w)
 			continue
 		}
-		tolerance := table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free, t.Name)
-		t.Free, t.Histogram = newReading(name, g, w, t.Shape, tolerance), histogram(g, w)
+		t.Free = t.Measure(g, w, t.Shape, table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), t.Stage, report.Free, t.Name))
 	}
 	for _, name := range ref.recorded() {
 		switch reason := untappedAnywhere(name); {
 		case compared[name]:
 		case reason != "":
-			r.leaveOut(name, reason)
+			r.LeaveOut(name, reason)
 		default:
 			r.Missing = append(r.Missing, name)
 		}
 	}
-	r.setImages(ours, ref)
-}
-
-// newDiffTensor returns the entry of a tensor.
-func newDiffTensor(name, refName string) *Tensor {
-	t := &Tensor{Name: name, Module: moduleOf(name), Kind: hooks.Output.String(), Stage: stageOf(name)}
-	if n, err := hooks.ParseName(name); err == nil {
-		t.Kind = n.Point.Kind.String()
+	a, b := ours.Array("image"), ref.Array("image")
+	if a != nil && b != nil && a.Ndim() == 3 && slices.Equal(a.Shape(), b.Shape()) {
+		r.SetImages(a.Uint8s(), b.Uint8s(), a.Dim(1), a.Dim(0))
 	}
-	if refName != name {
-		t.Reference = refName
-	}
-	return t
 }
 
 // diffStats compares the statistics of a tensor of which one side has no values. It reports whether
 // both sides have statistics. cut takes the part of the reference's tensor that is in ours; its
 // statistics are unknown without values.
-func (r *Report) diffStats(ours, ref *Run, name, refName string, cut func(*mlx.Array, []int) *mlx.Array, table *Table) bool {
+func diffStats(r *report.Report, ours, ref *Run, name, refName string, cut func(*mlx.Array, []int) *mlx.Array, table *report.Table) bool {
 	got, ok := ours.record(name)
 	want, there := ref.record(refName)
 	if !ok || !there {
@@ -120,30 +110,15 @@ func (r *Report) diffStats(ours, ref *Run, name, refName string, cut func(*mlx.A
 	if x := ref.Array(refName); x != nil {
 		want = recordOf(cut(x, got.Shape), want.Dtype)
 	} else if part := cut(mlx.Full(0, mlx.Float32, want.Shape...), got.Shape); !slices.Equal(part.Shape(), want.Shape) {
-		r.leaveOut(refName, "statistics of more rows than here: of pads, or of prompt and negative prompt in one batch")
+		r.LeaveOut(refName, "statistics of more rows than here: of pads, or of prompt and negative prompt in one batch")
 		return true
 	}
-	t := newDiffTensor(name, refName)
+	t := report.NewTensor(name, refName)
 	t.Shape, t.RefShape, t.Dtype, t.RefDtype = got.Shape, want.Shape, got.Dtype, want.Dtype
-	t.Got, t.Ref = previews(got), previews(want)
 	r.Tensors = append(r.Tensors, t)
 	r.Statistics++
-	if !t.sameShape() {
-		t.Guess = hints.Shapes(t.Shape, t.RefShape)
-		return true
-	}
-	tolerance := table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free, t.Name)
-	t.Stats = compareStats(got, want, tolerance.Max)
+	t.MeasureStats(got, want, table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), t.Stage, report.Free, t.Name))
 	return true
-}
-
-// previews returns the first values of a record.
-func previews(rec runs.Record) []float64 {
-	out := make([]float64, len(rec.Preview))
-	for i, v := range rec.Preview {
-		out[i] = float64(v)
-	}
-	return out
 }
 
 // recorded lists the names of all tensors of the run and of those with statistics alone.
@@ -165,12 +140,22 @@ func (r *Run) calls() map[string]int {
 	return calls
 }
 
-// setImages adds both sides' images, if they have one size.
-func (r *Report) setImages(ours, ref *Run) {
-	a, b := ours.Array("image"), ref.Array("image")
-	if a == nil || b == nil || a.Ndim() != 3 || !slices.Equal(a.Shape(), b.Shape()) {
-		return
+// recordOf returns the statistics of a tensor.
+func recordOf(a *mlx.Array, dtype string) runs.Record {
+	v := a.Floats()
+	rec := runs.Record{Shape: a.Shape(), Dtype: dtype, Stats: checkpoint.Summarize(v)}
+	for _, x := range report.First(v) {
+		rec.Preview = append(rec.Preview, checkpoint.Float(x))
 	}
-	r.ours, r.reference = a.Uint8s(), b.Uint8s()
-	r.Height, r.Width = a.Dim(0), a.Dim(1)
+	return rec
+}
+
+// record returns the statistics of one of the run's tensors: the recorded ones, or those of its
+// values.
+func (r *Run) record(name string) (runs.Record, bool) {
+	if a := r.Array(name); a != nil {
+		return recordOf(a, r.dtypes[r.stored(name)]), true
+	}
+	rec, ok := r.stats[name]
+	return rec, ok
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // A fusedFault is a mistake in code that runs only without hooks. A line of Go before the text at, in a
@@ -59,7 +60,7 @@ func TestFusedFaults(t *testing.T) {
 	for _, f := range fusedFaults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Setenv(plantedFault, f.name)
-			r, err := Replay(t.Context(), filepath.Join(testdata, f.dump, "dump"), Options{Dtype: exact, Readings: []string{Free}})
+			r, err := Replay(t.Context(), filepath.Join(testdata, f.dump, "dump"), Options{Dtype: exact, Readings: []string{report.Free}})
 			if err != nil {
 				t.Fatal(err)
 			}

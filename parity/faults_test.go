@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // A fault is a classic mistake of ports, planted, and the verdict that it must get. There are
@@ -342,7 +343,7 @@ func TestFaults(t *testing.T) {
 		"qwen-inner", "krea-2-inner", "flux1-inpaint", "flux2-inpaint", "qwen-edit-inpaint-crop",
 		qwen3VL} { // what is found below is not there without it
 		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"),
-			Options{Dtype: exact, Readings: []string{Isolated}, quick: true})
+			Options{Dtype: exact, Readings: []string{report.Isolated}, quick: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +356,7 @@ func TestFaults(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			model, run := f.plant(t)
 			r, err := Replay(context.Background(), run,
-				Options{Dtype: exact, Model: model, Readings: []string{Isolated}, quick: true, bug: f.bug, fault: f.fault})
+				Options{Dtype: exact, Model: model, Readings: []string{report.Isolated}, quick: true, bug: f.bug, fault: f.fault})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -370,7 +371,7 @@ func TestFaults(t *testing.T) {
 			if asked := f.dump == "zimage-small"; asked != (len(v.Ask) > 0) && (asked || f.dump == "") && f.stage != "step 1" {
 				t.Errorf("asks for %q", v.Ask)
 			}
-			if f.hint != "" && !slices.ContainsFunc(v.Hints, func(h Hint) bool { return h.Key == f.hint }) {
+			if f.hint != "" && !slices.ContainsFunc(v.Hints, func(h report.Hint) bool { return h.Key == f.hint }) {
 				t.Errorf("no hint %q", f.hint)
 			}
 		})

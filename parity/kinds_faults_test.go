@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // TestFaultsAtOnce plants faults of three kinds, the first of them in every layer and more often
@@ -27,7 +28,7 @@ func TestFaultsAtOnce(t *testing.T) {
 		}
 	}
 	r, err := Replay(context.Background(), ordinary,
-		Options{Dtype: exact, Readings: []string{Isolated}, quick: true, bug: either(faults...)})
+		Options{Dtype: exact, Readings: []string{report.Isolated}, quick: true, bug: either(faults...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +72,6 @@ func TestFaultsAtOnce(t *testing.T) {
 	}
 }
 
-func hinted(found []Hint, key string) bool {
-	return slices.ContainsFunc(found, func(h Hint) bool { return h.Key == key })
+func hinted(found []report.Hint, key string) bool {
+	return slices.ContainsFunc(found, func(h report.Hint) bool { return h.Key == key })
 }

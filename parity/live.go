@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // DefaultLiveMemory is the usual limit of [Live], in bytes.
@@ -19,12 +20,12 @@ const DefaultLiveMemory = 4_000_000_000
 // the reference's tensors. If that is not enough for what the reference has computed earlier, the
 // error is a [MemoryError]. Errors of the stream, such as its early end, wrap [ErrStream]. The name
 // of the run is for messages and the report.
-func Live(ctx context.Context, name string, in io.Reader, limit int64, o Options) (*Report, error) {
-	o.Readings, o.quick = []string{Isolated}, true
+func Live(ctx context.Context, name string, in io.Reader, limit int64, o Options) (*report.Report, error) {
+	o.Readings, o.quick = []string{report.Isolated}, true
 	if o.Tolerances == nil {
-		o.Tolerances = DefaultTable()
+		o.Tolerances = report.DefaultTable()
 	}
-	var report *Report
+	var rep *report.Report
 	err := mlx.Do(ctx, func() error {
 		ref, err := openStream(in, limit, func() error { return context.Cause(ctx) })
 		if err != nil {
@@ -34,8 +35,8 @@ func Live(ctx context.Context, name string, in io.Reader, limit int64, o Options
 		if err := ref.checkSettings(name); err != nil {
 			return fmt.Errorf("%w: %w", ErrStream, err)
 		}
-		report, err = o.replay(name, ref)
+		rep, _, err = o.replay(name, ref)
 		return err
 	})
-	return report, err
+	return rep, err
 }

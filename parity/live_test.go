@@ -18,6 +18,7 @@ import (
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // liveFaults are those that TestLive plants.
@@ -43,7 +44,7 @@ func TestLive(t *testing.T) {
 			}
 			f := all[i]
 			model, run := f.plant(t)
-			o := Options{Dtype: exact, Model: model, Readings: []string{Isolated}, bug: f.bug, fault: f.fault}
+			o := Options{Dtype: exact, Model: model, Readings: []string{report.Isolated}, bug: f.bug, fault: f.fault}
 			want, err := Replay(t.Context(), run, o)
 			if err != nil {
 				t.Fatal(err)
@@ -84,7 +85,7 @@ func TestLiveGoldens(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := Replay(t.Context(), run, Options{Dtype: exact, Readings: []string{Isolated}, quick: true})
+			want, err := Replay(t.Context(), run, Options{Dtype: exact, Readings: []string{report.Isolated}, quick: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -252,7 +253,7 @@ func newGoldenStream(t *testing.T, golden, run string) *goldenStream {
 	s.order(t, filepath.Join(testdata, golden, "dump"))
 	modules := map[string]bool{}
 	for name := range s.tensors {
-		if n, err := hooks.ParseName(name); err == nil && inside.MatchString(n.Module) {
+		if n, err := hooks.ParseName(name); err == nil && report.IsModule(n.Module) {
 			modules[n.Module] = true
 		}
 	}
@@ -260,7 +261,7 @@ func newGoldenStream(t *testing.T, golden, run string) *goldenStream {
 	for m := range modules {
 		list = append(list, m)
 	}
-	s.settings["modules"], s.settings["pasted"] = list, s.tensors[pastedValue] != nil
+	s.settings["modules"], s.settings["pasted"] = list, s.tensors[report.PastedValue] != nil
 	return s
 }
 
@@ -292,7 +293,8 @@ func (s *goldenStream) order(t *testing.T, golden string) {
 		}
 		return nil
 	}
-	if _, err := Replay(t.Context(), golden, Options{Dtype: exact, Readings: []string{Isolated}, quick: true, fault: watch}); err != nil {
+	o := Options{Dtype: exact, Readings: []string{report.Isolated}, quick: true, fault: watch}
+	if _, err := Replay(t.Context(), golden, o); err != nil {
 		t.Fatal(err)
 	}
 	if i := slices.Index(s.names, "latents.init"); i > 0 { // they are drawn first
@@ -348,7 +350,7 @@ func (s *goldenStream) write(w io.Writer) error {
 	}
 	last := map[string]string{} // output of each module's call that comes last
 	for _, name := range s.names {
-		last[moduleOf(name)] = name
+		last[report.ModuleOf(name)] = name
 	}
 	for _, name := range s.names {
 		x := *s.tensors[name]
@@ -356,7 +358,7 @@ func (s *goldenStream) write(w io.Writer) error {
 		if err := writePart(w, nil, &x); err != nil {
 			return err
 		}
-		if call := moduleOf(name); last[call] == name && inside.MatchString(call) {
+		if call := report.ModuleOf(name); last[call] == name && report.IsModule(call) {
 			if err := writePart(w, map[string]string{streamFinished: call}); err != nil {
 				return err
 			}

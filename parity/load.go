@@ -31,16 +31,13 @@ func (r *replay) load() error {
 		return err
 	}
 	if r.Loaded != nil {
-		r.Loaded(r.pipeline.Modules())
+		r.Loaded(r.pipeline)
 	}
-	if r.prepare != nil {
-		r.prepare(r.pipeline)
-	}
-	if r.absent, err = absentFrom(r.fsys, r.pipeline.Components()); err != nil {
+	if r.untapped, err = untappedTensorsOf(r.fsys, r.pipeline.Components()); err != nil {
 		return err
 	}
 	if r.ref.live != nil {
-		r.ref.live.untapped = r.absent.untapped
+		r.ref.live.untapped = r.untapped.reason
 	}
 	if r.request, err = r.newRequest(); err != nil {
 		return err
@@ -53,6 +50,28 @@ func (r *replay) load() error {
 		r.ref.live.twice = r.inBatch
 	}
 	return nil
+}
+
+// A Prepared run is one that can be made again.
+type Prepared struct {
+	Model    string // its name or folder
+	Pipeline *models.Pipeline
+	Request  models.Request
+}
+
+// Prepare loads the model of the run in a folder, and makes a request of its settings. It belongs to the
+// MLX thread. The caller closes the pipeline.
+func Prepare(run string, o Options) (*Prepared, error) {
+	ref, err := OpenRun(os.DirFS(run))
+	if err != nil {
+		return nil, err
+	}
+	r := &replay{Options: o, ref: ref, run: run}
+	if err := r.load(); err != nil {
+		r.close()
+		return nil, err
+	}
+	return &Prepared{r.model, r.pipeline, r.request}, nil
 }
 
 // close closes the model, if it was loaded.

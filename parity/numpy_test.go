@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // arraysOf reads all tensors of a golden's files.
@@ -81,7 +82,7 @@ func asNumPy(t *testing.T, run string) string {
 // TestNumPyRun replays and compares a run whose tensors NumPy may have written.
 func TestNumPyRun(t *testing.T) {
 	run := asNumPy(t, ordinary)
-	o := Options{Dtype: exact, Model: filepath.Join(ordinary, "..", "model"), Readings: []string{Isolated}, quick: true}
+	o := Options{Dtype: exact, Model: filepath.Join(ordinary, "..", "model"), Readings: []string{report.Isolated}, quick: true}
 	r, err := Replay(context.Background(), run, o)
 	if err != nil {
 		t.Fatal(err)

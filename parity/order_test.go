@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -140,7 +141,7 @@ func TestCompareNames(t *testing.T) {
 		"transformer.layers.2@0#2", "transformer.layers.2@0#10", "transformer.layers.2@10", "transformer.layers.10@0", "x:y z",
 	}
 	got := slices.Sorted(slices.Values(want))
-	slices.SortFunc(got, compareNames)
+	slices.SortFunc(got, report.CompareNames)
 	if !slices.Equal(got, want) {
 		t.Errorf("found %q, expected %q", got, want)
 	}

@@ -2,7 +2,7 @@
 // (scripts/reference), one by one, under the names of diffusers' modules. [Replay] runs a dump's
 // settings again and finds the first module that computes something else. [Bisect] has the
 // reference record more until that module is known, [Live] compares while the reference runs, and
-// [DiffRuns] compares two saved runs.
+// [DiffRuns] compares two saved runs. What they find is in package report.
 package parity
 
 import (
@@ -19,6 +19,8 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -225,7 +227,7 @@ func (r *Run) add(other *Run) error {
 			return fmt.Errorf(another, name, x.Shape())
 		}
 		const most = 0.05 // devices round differently
-		if d := Compare(x.Floats(), have.Floats()); !(d.L2 <= most) {
+		if d := report.Compare(x.Floats(), have.Floats()); !(d.L2 <= most) {
 			return fmt.Errorf(another, name, d)
 		}
 	}
@@ -246,7 +248,7 @@ func (r *Run) pastes() bool {
 	if r.live != nil {
 		return r.Pasted
 	}
-	return r.Array(pastedValue) != nil
+	return r.Array(report.PastedValue) != nil
 }
 
 // stored returns the name that a tensor has in the files.
@@ -273,3 +275,25 @@ func folder(run string) fs.FS { return checkpoint.Folder{FS: os.DirFS(run), Name
 
 // ErrRun is wrapped by errors about dumps that cannot be replayed.
 var ErrRun = errors.New("cannot be replayed")
+
+// readStats reads the statistics of a run's tensors, if it has any. Of several tensors of one name
+// the later ones are further calls, as saved tensors are.
+func (r *Run) readStats(fsys fs.FS) error {
+	records, err := runs.ReadStats(fsys)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", checkpoint.FullName(fsys, "."), err)
+	}
+	r.stats = map[string]runs.Record{}
+	for _, rec := range records {
+		name := rec.Name
+		if n, err := hooks.ParseName(name); err == nil && rec.HitCount > 1 {
+			n.Call += rec.HitCount - 1
+			name = n.String()
+		}
+		r.stats[name] = rec
+	}
+	return nil
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity/hints"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // Replay runs the settings of the dump in a folder again and compares every tensor that both
@@ -23,23 +24,28 @@ import (
 // pass for each depth of the module tree that the dump has. In a pass the modules below that
 // depth run freely, so a module's error is that of everything inside it. In the last pass
 // nothing runs freely, and a module's error is that of its own arithmetic.
-func Replay(ctx context.Context, run string, o Options) (*Report, error) {
+func Replay(ctx context.Context, run string, o Options) (*report.Report, error) {
+	rep, _, err := replayAndSee(ctx, run, o)
+	return rep, err
+}
+
+// replayAndSee is Replay. It also returns the tensors that it has seen, in their order.
+func replayAndSee(ctx context.Context, run string, o Options) (rep *report.Report, seen []seenTensor, err error) {
 	if len(o.Readings) == 0 {
-		o.Readings = []string{Free, Isolated}
+		o.Readings = []string{report.Free, report.Isolated}
 	}
 	for _, reading := range o.Readings {
-		if reading != Free && reading != Isolated {
-			return nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, Free, Isolated)
+		if reading != report.Free && reading != report.Isolated {
+			return nil, nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, report.Free, report.Isolated)
 		}
 	}
 	if o.Debugger != nil {
-		o.Readings = []string{Isolated}
+		o.Readings = []string{report.Isolated}
 	}
 	if o.Tolerances == nil {
-		o.Tolerances = DefaultTable()
+		o.Tolerances = report.DefaultTable()
 	}
-	var report *Report
-	err := mlx.Do(ctx, func() error {
+	err = mlx.Do(ctx, func() error {
 		ref, err := OpenRun(folder(run))
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrRun, err)
@@ -56,26 +62,26 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 				return fmt.Errorf("%s, with more tensors of %s: %w", more, run, err)
 			}
 		}
-		report, err = o.replay(run, ref)
+		rep, seen, err = o.replay(run, ref)
 		return err
 	})
-	return report, err
+	return rep, seen, err
 }
 
 // replay runs the settings of a reference's run, and compares its tensors.
-func (o Options) replay(run string, ref *Run) (*Report, error) {
-	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}
+func (o Options) replay(run string, ref *Run) (*report.Report, []seenTensor, error) {
+	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*report.Tensor{}}
 	defer r.close()
 	if err := r.load(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := r.passes(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := ref.end(r.ours != nil); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return r.report(), nil
+	return r.report(), r.seen, nil
 }
 
 // A replay is one in progress.
@@ -88,17 +94,17 @@ type replay struct {
 	model    string
 	pipeline *models.Pipeline
 	request  models.Request
-	absent   absent
+	untapped untappedTensors
 
-	entries map[string]*Tensor
-	sights  []sight
+	entries map[string]*report.Tensor
+	seen    []seenTensor
 	ours    []uint8         // pixels of the image
 	sought  map[string]bool // kinds of this pass that have been searched for hints
 
-	unhooked    *Unhooked       // nil without the free reading
-	hooked      *pace           // the run that it is compared with
-	lastLatents string          // name of the last tap of latents in hooked
-	forks       map[string]bool // module and operation of fused operations, true if they compute what they should
+	unhooked    *report.Unhooked // nil without the free reading
+	hooked      *trajectory      // the run that it is compared with
+	lastLatents string           // name of the last tap of latents in hooked
+	forks       map[string]bool  // module and operation of fused operations, true if they compute what they should
 
 	// Of the current pass:
 	pass    pass
@@ -121,20 +127,20 @@ type pass struct {
 // passes runs the model once for each pass.
 func (r *replay) passes() error {
 	var plan []pass
-	if slices.Contains(r.Readings, Free) {
-		plan = append(plan, pass{reading: Free})
+	if slices.Contains(r.Readings, report.Free) {
+		plan = append(plan, pass{reading: report.Free})
 	}
-	if slices.Contains(r.Readings, Isolated) {
+	if slices.Contains(r.Readings, report.Isolated) {
 		for _, depth := range r.depths() {
-			plan = append(plan, pass{reading: Isolated, depth: depth})
+			plan = append(plan, pass{reading: report.Isolated, depth: depth})
 		}
 		plan[len(plan)-1].last = true
 	}
-	if r.quick || r.Debugger != nil {
+	if r.quick || r.Measure != nil || r.Debugger != nil {
 		plan = plan[len(plan)-1:]
 	}
 	runs := len(plan)
-	if plan[0].reading == Free {
+	if plan[0].reading == report.Free {
 		runs++
 	}
 	progress := func(n int) {
@@ -160,20 +166,11 @@ func (r *replay) depths() []int {
 	depths := []int{0}
 	for _, name := range r.ref.moduleNames() {
 		if n, err := hooks.ParseName(name); err == nil && n.Point.Kind != hooks.Input {
-			depths = append(depths, depth(n.Module))
+			depths = append(depths, report.Depth(n.Module))
 		}
 	}
 	slices.Sort(depths)
 	return slices.Compact(depths)
-}
-
-// depth returns how deep a module is below its component. Values of the pipeline have depth 0,
-// above all modules.
-func depth(module string) int {
-	if !inside.MatchString(module) {
-		return 0
-	}
-	return strings.Count(module, ".")
 }
 
 func (r *replay) once(p pass) error {
@@ -196,7 +193,7 @@ func (r *replay) once(p pass) error {
 		}
 		out, err := r.look(tap, positive[made])
 		if r.Debugger != nil && err == nil {
-			out, err = r.debug(tap, out)
+			out, err = r.askDebugger(tap, out)
 		}
 		if r.fault != nil {
 			seen := tap
@@ -212,8 +209,8 @@ func (r *replay) once(p pass) error {
 		}
 		return out, err
 	}
-	if p.reading == Free {
-		r.lookedAt(&request)
+	if p.reading == report.Free {
+		r.keepTrajectory(&request)
 	}
 	res, err := r.pipeline.Generate(request)
 	if _, ok := errors.AsType[*models.NotFiniteError](err); ok {
@@ -223,10 +220,10 @@ func (r *replay) once(p pass) error {
 	if err != nil {
 		return fmt.Errorf("run %s: %w", r.run, err)
 	}
-	if p.reading == Free || r.ours == nil {
+	if p.reading == report.Free || r.ours == nil {
 		r.ours = pixelsOf(res)
 	}
-	if p.reading == Free {
+	if p.reading == report.Free {
 		r.hooked.pixels = r.ours
 	}
 	return nil
@@ -247,7 +244,7 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 		}
 		entropy := t
 		entropy.Point.Key = hooks.Entropy
-		if name := r.name(nameOf(entropy), t.Negative, positive); r.isThere(name, entropy) {
+		if name := r.name(nameOf(entropy), t.Negative, positive); r.isRecorded(name, entropy) {
 			r.compare(name, t.Entropy())
 		}
 	}
@@ -259,7 +256,7 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 
 // meet compares a tensor if the reference has it, and returns what replaces it.
 func (r *replay) meet(name string, tap hooks.Tap) *mlx.Array {
-	if !r.isThere(name, tap) {
+	if !r.isRecorded(name, tap) {
 		return nil
 	}
 	defer r.ref.used(name)
@@ -271,27 +268,27 @@ func (r *replay) meet(name string, tap hooks.Tap) *mlx.Array {
 
 // ownPass reports whether this pass compares inputs and inner values too.
 func (r *replay) ownPass() bool {
-	return r.pass.last || r.pass.reading == Free && !slices.Contains(r.Readings, Isolated)
+	return r.pass.last || r.pass.reading == report.Free && !slices.Contains(r.Readings, report.Isolated)
 }
 
-// isThere reports whether the reference has a tensor. It marks the modules around one that the
+// isRecorded reports whether the reference has a tensor. It marks the modules around one that the
 // reference lacks as incomplete: their errors include those of what is inside.
-func (r *replay) isThere(name string, tap hooks.Tap) bool {
+func (r *replay) isRecorded(name string, tap hooks.Tap) bool {
 	r.visited[name] = true
 	r.ref.await(name)
-	there := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
+	recorded := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
 	if r.ownPass() {
-		wanted := !tap.Point.OnRequest() && r.absent.untapped(name) == ""
-		r.sights = append(r.sights, sight{tap.FullName(), name, tap.Point.Kind, depth(tap.Name), there, wanted})
+		recordable := !tap.Point.OnRequest() && r.untapped.reason(name) == ""
+		r.seen = append(r.seen, seenTensor{tap.FullName(), name, tap.Point.Kind, report.Depth(tap.Name), recorded, recordable})
 	}
-	if there {
+	if recorded {
 		return true
 	}
 	if tap.Point.Kind == hooks.Output {
 		for around := hooks.Parent(tap.Name); around != ""; around = hooks.Parent(around) {
 			r.incomplete[fmt.Sprint(around, "@", tap.Step)] = true
 		}
-		r.incomplete[stageOf(tap.FullName())] = true
+		r.incomplete[report.StageOf(tap.FullName())] = true
 	}
 	return false
 }
@@ -300,31 +297,33 @@ func (r *replay) isThere(name string, tap hooks.Tap) bool {
 func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 	got, want := tap.Output, r.ref.Array(name)
 	t := r.entry(name, tap)
-	defer func() { r.note(tap, t, want) }()
+	defer func() { r.noteJudgement(tap, t, want) }()
 	if want == nil {
 		r.compareSamples(t, name, got)
 		return nil
 	}
 	want = r.onePass(want, nameOf(tap), tap.Negative, got.Shape())
 	t.RefDtype, t.RefShape = r.ref.dtypes[r.ref.stored(name)], want.Shape()
-	if !t.sameShape() {
-		t.Guess, t.Hints = hints.Shapes(t.Shape, t.RefShape), hints.ExplainShapes(r.question(name, tap, got, want))
-		t.Got, t.Ref = first(got.Floats()), first(want.Floats())
+	if !t.SameShape() {
+		t.ShowShapes(got.Floats(), want.Floats())
+		t.Hints = hints.ExplainShapes(r.hintQuestion(name, tap, got, want))
 		return nil
 	}
-	at := depth(tap.Name)
-	forced := r.pass.reading == Isolated && (r.pass.last || at <= r.pass.depth)
-	if r.pass.reading == Isolated && !r.pass.last && at != r.pass.depth { // another pass measures it
+	at := report.Depth(tap.Name)
+	forced := r.pass.reading == report.Isolated && (r.pass.last || at <= r.pass.depth)
+	if r.pass.reading == report.Isolated && !r.pass.last && at != r.pass.depth { // another pass measures it
 		if forced {
 			return want.AsType(got.Dtype())
 		}
 		return nil
 	}
-	if r.measure != nil {
-		r.measure(r, t, tap, want)
+	if r.Measure != nil {
+		r.Measure(Pair{t, tap, want, func(x *mlx.Array) *mlx.Array {
+			return r.onePass(x, nameOf(tap), tap.Negative, want.Shape())
+		}})
 	} else if d := r.read(t, got.Floats(), want.Floats(), got.Shape()); !d.OK &&
-		(r.pass.last || !slices.Contains(r.Readings, Isolated)) && r.isFirst(t) {
-		t.Hints, t.HintLimits = hints.Explain(r.question(name, tap, got, want))
+		(r.pass.last || !slices.Contains(r.Readings, report.Isolated)) && r.isFirst(t) {
+		t.Hints, t.HintLimits = hints.Explain(r.hintQuestion(name, tap, got, want))
 	}
 	if forced && !ofImages(tap.Name) {
 		return want.AsType(got.Dtype())
@@ -337,8 +336,8 @@ const mostSought = 16
 
 // isFirst reports whether a wrong tensor is the first of its kind in this pass: of a module whose
 // name differs from earlier ones' not only by numbers, and of its outputs, inputs or inner values.
-func (r *replay) isFirst(t *Tensor) bool {
-	key := kindOf(t.Module) + ":" + t.Kind
+func (r *replay) isFirst(t *report.Tensor) bool {
+	key := report.KindOf(t.Module) + ":" + t.Kind
 	if r.sought[key] || len(r.sought) == mostSought {
 		return false
 	}
@@ -347,17 +346,12 @@ func (r *replay) isFirst(t *Tensor) bool {
 }
 
 // entry returns the report's entry of a tap, whose name in the reference's run is given.
-func (r *replay) entry(name string, tap hooks.Tap) *Tensor {
+func (r *replay) entry(name string, tap hooks.Tap) *report.Tensor {
 	ours := tap.FullName()
 	t := r.entries[ours]
 	if t == nil {
-		t = &Tensor{
-			Name: ours, Kind: tap.Point.Kind.String(), Stage: stageOf(ours), Module: moduleOf(ours),
-			Dtype: tap.Output.Dtype().String(), Shape: tap.Output.Shape(),
-		}
-		if name != ours {
-			t.Reference = name
-		}
+		t = report.NewTensor(ours, name)
+		t.Dtype, t.Shape = tap.Output.Dtype().String(), tap.Output.Shape()
 		r.entries[ours] = t
 	}
 	r.order++
@@ -366,9 +360,9 @@ func (r *replay) entry(name string, tap hooks.Tap) *Tensor {
 }
 
 // compareSamples compares some values of a tensor of which the reference stores only samples.
-func (r *replay) compareSamples(t *Tensor, name string, got *mlx.Array) {
+func (r *replay) compareSamples(t *report.Tensor, name string, got *mlx.Array) {
 	t.RefDtype, t.RefShape = r.ref.dtypes[r.ref.stored(name+":samples")], r.ref.Shapes[name]
-	if !t.sameShape() {
+	if !t.SameShape() {
 		return
 	}
 	positions := r.ref.Array(name + ":positions").Int32s()
@@ -389,18 +383,16 @@ func ofImages(name string) bool {
 }
 
 // read makes the reading of this pass. Samples of a tensor have a nil shape.
-func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
+func (r *replay) read(t *report.Tensor, got, want []float32, shape []int) *report.Reading {
 	reading := r.pass.reading
-	if value := !inside.MatchString(t.moduleName()); r.pass.last && !r.incomplete[t.moduleAtStep()] && !(value && r.incomplete[t.Stage]) {
-		reading = Own
+	if value := !report.IsModule(t.ModuleName()); r.pass.last && !r.incomplete[t.ModuleAtStep()] && !(value && r.incomplete[t.Stage]) {
+		reading = report.Own
 	}
-	d := newReading(t.Name, got, want, shape, r.toleranceOf(t.Name, reading))
-	t.Got, t.Ref = first(got), first(want)
-	t.Histogram = histogram(got, want)
-	if r.pass.reading == Free {
+	d := t.Measure(got, want, shape, r.toleranceOf(t.Name, reading))
+	if r.pass.reading == report.Free {
 		t.Free = d
 	} else {
-		if shape != nil && t.Kind == hooks.Output.String() && (!r.pass.last || depth(t.moduleName()) == r.pass.depth) {
+		if shape != nil && t.Kind == hooks.Output.String() && (!r.pass.last || report.Depth(t.ModuleName()) == r.pass.depth) {
 			t.Isolated = d
 		}
 		if r.pass.last || shape == nil {
@@ -411,36 +403,35 @@ func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 }
 
 // toleranceOf returns the tolerance of a tensor of ours.
-func (r *replay) toleranceOf(name, reading string) Tolerance {
-	return r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), stageKey(stageOf(name)), reading, name)
+func (r *replay) toleranceOf(name, reading string) report.Tolerance {
+	return r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), report.StageOf(name), reading, name)
 }
 
-func (r *replay) report() *Report {
-	rep := &Report{
+func (r *replay) report() *report.Report {
+	rep := &report.Report{
 		Run: r.run, Model: r.model, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
-		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, Unhooked: r.unhooked, replayed: true,
+		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, Unhooked: r.unhooked, Replayed: true,
 	}
 	for _, t := range r.entries {
 		rep.Tensors = append(rep.Tensors, t)
 	}
-	slices.SortFunc(rep.Tensors, func(a, b *Tensor) int { return cmp.Compare(a.Order, b.Order) })
-	full := slices.Contains(r.Readings, Isolated) || len(r.Readings) == 1
+	slices.SortFunc(rep.Tensors, func(a, b *report.Tensor) int { return cmp.Compare(a.Order, b.Order) })
+	full := slices.Contains(r.Readings, report.Isolated) || len(r.Readings) == 1
 	for _, name := range r.ref.Names() {
 		if !full || r.visited[name] {
 			continue
 		}
-		if reason := r.absent.untapped(name); reason != "" {
-			rep.leaveOut(name, reason)
+		if reason := r.untapped.reason(name); reason != "" {
+			rep.LeaveOut(name, reason)
 		} else {
 			rep.Missing = append(rep.Missing, name)
 		}
 	}
-	if img := cmp.Or(r.ref.Array(pastedValue), r.ref.Array(imageValue)); img != nil && img.Size() == len(r.ours) {
-		rep.ours, rep.reference, rep.Width, rep.Height = r.ours, img.Uint8s(), img.Dim(1), img.Dim(0)
+	if img := cmp.Or(r.ref.Array(report.PastedValue), r.ref.Array(report.ImageValue)); img != nil && img.Size() == len(r.ours) {
+		rep.SetImages(r.ours, img.Uint8s(), img.Dim(1), img.Dim(0))
 	}
-	rep.sights = r.sights
-	rep.judge()
-	rep.Verdict.unseen = len(rep.ask(nil)) > 0
+	rep.Judge()
+	rep.Verdict.Unseen = len(nextToRecord(rep.Verdict, r.seen, nil)) > 0
 	if n, err := hooks.ParseName(rep.Verdict.Module); err == nil && !rep.Verdict.OK && r.incomplete[fmt.Sprint(n.Module, "@", n.Step)] {
 		step := ""
 		if n.Step >= 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -177,7 +178,7 @@ func (s *stream) take(t checkpoint.Tensor, waiting string) error {
 	s.names[t.Name] = true
 	s.phase = max(s.phase, phaseOf(t.Name))
 	h := &holding{name: t.Name, bytes: t.Bytes(), phase: phaseOf(t.Name), uses: s.uses(t.Name)}
-	kept := waiting != "" || isImage(h.name)
+	kept := waiting != "" || report.IsImage(h.name)
 	fits := kept && s.makeRoom(h.bytes)
 	switch {
 	case kept && !fits && s.needed(h):
@@ -207,12 +208,6 @@ func (s *stream) take(t checkpoint.Tensor, waiting string) error {
 	return nil
 }
 
-// imageValue is the last value of a run, which its report shows. If it is pasted into the picture
-// that was inpainted, the result is pastedValue.
-const imageValue, pastedValue = "image", "image.pasted"
-
-func isImage(name string) bool { return name == imageValue || name == pastedValue }
-
 // uses returns how often this program will compare a tensor.
 func (s *stream) uses(name string) int {
 	n, err := hooks.ParseName(name)
@@ -227,7 +222,7 @@ func (s *stream) uses(name string) int {
 
 // needed reports whether a tensor is still to be compared.
 func (s *stream) needed(h *holding) bool {
-	return isImage(h.name) || h.uses > 0 && h.phase >= s.reached
+	return report.IsImage(h.name) || h.uses > 0 && h.phase >= s.reached
 }
 
 // makeRoom frees tensors that are no longer needed, the oldest first, until there is room.
@@ -298,7 +293,7 @@ func (s *stream) past(n hooks.Name) bool {
 	if s.phase > phaseOf(n.String()) {
 		return true
 	}
-	if !inside.MatchString(n.Module) {
+	if !report.IsModule(n.Module) {
 		return false
 	}
 	last, called := s.finished[n.Module]
@@ -316,7 +311,7 @@ func phaseOf(name string) int {
 		return before
 	case n.Step >= 0:
 		return n.Step
-	case isImage(n.Module), strings.HasPrefix(n.Module, "vae.decode"), strings.HasPrefix(n.Module, "vae.post_quant_conv"):
+	case report.IsImage(n.Module), strings.HasPrefix(n.Module, "vae.decode"), strings.HasPrefix(n.Module, "vae.post_quant_conv"):
 		return after
 	}
 	return before

@@ -4,52 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
-// An Unhooked compares the run without hooks, as users make it, with the run from the start in which
-// hooks look at every module. Without hooks operations are fused, a GPU compiles the forward pass, and
-// what depends on the timestep alone is computed for many steps at once.
-type Unhooked struct {
-	OK    bool `json:"ok"`
-	Steps int  `json:"steps"` // whose latents were compared
-	// Tensor is the first that differs beyond rounding: latents@STEP or image.
-	Tensor string   `json:"tensor,omitempty"`
-	Error  *Reading `json:"error,omitempty"` // of Tensor; nil if the run without hooks lacks it
-	L2     float64  `json:"l2"`              // the largest of the tensors before it
-	// Operations counts the fused operations that were compared with the modules that they stand for,
-	// given the same inputs.
-	Operations int `json:"operations"`
-	// Fused lists the operations that differ, with the first call of each.
-	Fused []*FusedDifference `json:"fused,omitempty"`
-
-	rest string // what else may differ without hooks
-}
-
-// A FusedDifference is a fused operation that computes something else than its modules.
-type FusedDifference struct {
-	Module    string  `json:"module"`    // with its step and call
-	Operation string  `json:"operation"` // the function that has both forms
-	Max       float64 `json:"max_abs"`
-	MaxRef    float64 `json:"max_reference"`
-	L2        float64 `json:"l2"`
-}
-
-// A pace is a run from the start: its latents after every step, and its image.
-type pace struct {
+// A trajectory is a run from the start: its latents after every step, and its image.
+type trajectory struct {
 	names  []string // of the latents' taps
 	steps  [][]float32
 	shape  []int // of the latents
 	pixels []uint8
 }
 
-func (p *pace) step(s models.Step) error {
-	p.steps, p.shape = append(p.steps, s.Latents.Data), s.Latents.Shape
+func (t *trajectory) step(s models.Step) error {
+	t.steps, t.shape = append(t.steps, s.Latents.Data), s.Latents.Shape
 	return nil
 }
 
@@ -61,9 +32,9 @@ func pixelsOf(res *models.Result) (pixels []uint8) {
 	return pixels
 }
 
-// lookedAt prepares the request of the run that the one without hooks is compared with.
-func (r *replay) lookedAt(request *models.Request) {
-	r.unhooked, r.hooked = &Unhooked{OK: true}, &pace{}
+// keepTrajectory prepares the request of the run that the one without hooks is compared with.
+func (r *replay) keepTrajectory(request *models.Request) {
+	r.unhooked, r.hooked = &report.Unhooked{OK: true}, &trajectory{}
 	r.forks = map[string]bool{}
 	look := request.Hook
 	request.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
@@ -84,7 +55,7 @@ func (r *replay) lookedAt(request *models.Request) {
 func (r *replay) compareFork(f hooks.Fork) {
 	key := f.Name + " " + f.Operation
 	name := hooks.Name{Module: f.Name, Step: f.Step, Call: f.Call}.String()
-	tolerance := r.toleranceOf(name, Isolated)
+	tolerance := r.toleranceOf(name, report.Isolated)
 	tolerance.Channel = 0
 	if _, known := r.forks[key]; !known {
 		r.forks[key] = true
@@ -96,12 +67,14 @@ func (r *replay) compareFork(f hooks.Fork) {
 			continue
 		}
 		r.forks[key], r.unhooked.OK = false, false
-		r.unhooked.Fused = append(r.unhooked.Fused, &FusedDifference{name, f.Operation, d.Max, d.MaxRef, d.L2})
+		r.unhooked.Fused = append(r.unhooked.Fused, &report.FusedDifference{
+			Module: name, Operation: f.Operation, Max: d.Max, MaxRef: d.MaxRef, L2: d.L2,
+		})
 	}
 }
 
 // distance measures x against want on the device. It is zero if want is not finite.
-func distance(x, want *mlx.Array) Difference {
+func distance(x, want *mlx.Array) report.Difference {
 	sums := mlx.Scope(func() *mlx.Array {
 		want := want.AsType(mlx.Float32).Reshape(-1)
 		e := x.AsType(mlx.Float32).Reshape(-1).Sub(want)
@@ -113,19 +86,19 @@ func distance(x, want *mlx.Array) Difference {
 	})
 	defer sums.Free()
 	v := sums.Floats()
-	d := Difference{
-		Max: float64(v[0]), MaxRef: float64(v[1]), L2: ratio(math.Sqrt(float64(v[2])), math.Sqrt(float64(v[3]))),
-		Finite: finite(float64(v[2])) != nil,
+	d := report.Difference{
+		Max: float64(v[0]), MaxRef: float64(v[1]), L2: report.Ratio(math.Sqrt(float64(v[2])), math.Sqrt(float64(v[3]))),
+		Finite: report.Finite(float64(v[2])) != nil,
 	}
-	if finite(float64(v[3])) == nil {
-		d = Difference{Finite: true}
+	if report.Finite(float64(v[3])) == nil {
+		d = report.Difference{Finite: true}
 	}
 	return d
 }
 
 // withoutHooks runs the model as users do, and compares the run with the one in which hooks looked.
 func (r *replay) withoutHooks() error {
-	ours, request := &pace{}, r.request
+	ours, request := &trajectory{}, r.request
 	request.OnStep = ours.step
 	if x := r.ref.Array("latents.image"); x != nil && r.ref.Posterior != "" { // see meet
 		request.Overrides = imageLatents{x, r.pipeline.Dtype()}
@@ -138,19 +111,19 @@ func (r *replay) withoutHooks() error {
 		ours.pixels = pixelsOf(res)
 	}
 	u := r.unhooked
-	u.rest = "how it is prepared, such as what is computed once for all steps"
+	u.Rest = "how it is prepared, such as what is computed once for all steps"
 	if r.pipeline.HasTimeTable() {
-		u.rest = "the table of what depends on the timestep alone (family.TimeTable)"
+		u.Rest = "the table of what depends on the timestep alone (family.TimeTable)"
 	}
 	if res != nil && res.Compiled {
-		u.rest += ", and the compiled forward pass"
+		u.Rest += ", and the compiled forward pass"
 	}
 	for i, name := range r.hooked.names {
 		var x []float32
 		if i < len(ours.steps) {
 			x = ours.steps[i]
 		}
-		if !u.compare(name, x, r.hooked.steps[i], r.hooked.shape, r.toleranceOf(name, Free)) {
+		if !u.Compare(name, x, r.hooked.steps[i], r.hooked.shape, r.toleranceOf(name, report.Free)) {
 			return nil
 		}
 		u.Steps++
@@ -161,22 +134,8 @@ func (r *replay) withoutHooks() error {
 		}
 		return v
 	}
-	u.compare(imageValue, floats(ours.pixels), floats(r.hooked.pixels), nil, r.toleranceOf(imageValue, Free))
+	u.Compare(report.ImageValue, floats(ours.pixels), floats(r.hooked.pixels), nil, r.toleranceOf(report.ImageValue, report.Free))
 	return nil
-}
-
-// compare compares a tensor, and reports whether it is within tolerance.
-func (u *Unhooked) compare(name string, got, want []float32, shape []int, tolerance Tolerance) bool {
-	if len(got) == len(want) {
-		d := newReading(name, got, want, shape, tolerance)
-		if d.OK {
-			u.L2 = max(u.L2, d.L2)
-			return true
-		}
-		u.Error = d
-	}
-	u.OK, u.Tensor = false, name
-	return false
 }
 
 // imageLatents override the latents of the image to start from.
@@ -190,59 +149,4 @@ func (o imageLatents) Has(name string, _ int) bool { return name == "latents.ima
 func (o imageLatents) Array(string, int) (*mlx.Array, error) {
 	s := o.latents.Shape()
 	return o.latents.AsType(o.dtype).Reshape(append([]int{1}, s[len(s)-3:]...)...), nil
-}
-
-// verdict names the first fused operation that differs, or the first step.
-func (u *Unhooked) verdict() Verdict {
-	v := Verdict{Tensor: u.Tensor, isolated: true}
-	shows := "the latents and the image do not show it"
-	if u.Tensor != "" {
-		v.Stage = stageOf(u.Tensor)
-		shows = fmt.Sprintf("%s is the first to differ (%s)", u.Tensor, u.errorText())
-	}
-	if len(u.Fused) == 0 {
-		v.Module = moduleOf(u.Tensor)
-		v.Text = fmt.Sprintf("without hooks %s, though every fused operation computes what its modules do: "+
-			"left is what only a run without hooks has: %s", shows, u.rest)
-		return v
-	}
-	f := u.Fused[0]
-	v.Module, v.Stage = f.Module, stageOf(f.Module)
-	v.Text = fmt.Sprintf("%s computes something else without hooks: %s, fused, is wrong (%v); %s", f.Module, f.Operation, f.difference(),
-		shows)
-	for _, f := range u.Fused[1:] {
-		if f.Module != v.Module && !slices.Contains(v.Others, f.Module) {
-			v.Others = append(v.Others, f.Module)
-		}
-	}
-	for _, k := range kinds(v.Others) {
-		v.Kinds = append(v.Kinds, Others{Modules: k.name, Count: len(k.modules), Tensor: k.modules[0]})
-	}
-	return v
-}
-
-func (f *FusedDifference) difference() string {
-	return fmt.Sprintf("max %.2e of %.3g (%.2e), L2 %.2e", f.Max, f.MaxRef, ratio(f.Max, f.MaxRef), f.L2)
-}
-
-func (u *Unhooked) errorText() string {
-	if u.Error == nil {
-		return "missing"
-	}
-	return u.Error.String()
-}
-
-// Text is a line about the comparison.
-func (u *Unhooked) Text() string {
-	if u.OK {
-		return fmt.Sprintf("latents of %d steps and image as with hooks (L2 %s at most), %d fused operations as their modules",
-			u.Steps, errorText(u.L2), u.Operations)
-	}
-	return fmt.Sprintf("DIFFERS, %d of %d fused operations from their modules", len(u.Fused), u.Operations)
-}
-
-func (u *Unhooked) print(b *strings.Builder) {
-	if u != nil {
-		b.WriteString("without hooks: " + u.Text() + "\n")
-	}
 }

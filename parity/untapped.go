@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"io/fs"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -12,14 +11,8 @@ import (
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
-// Untapped lists tensors of the reference that have no counterpart here, and the reason.
-type Untapped struct {
-	Reason string   `json:"reason"`
-	Names  []string `json:"names"`
-}
-
-// untapped has the rules for any model. Those of single classes are in package component.
-var untapped = []component.Untapped{{
+// untappedRules are those for any model. Those of single classes are in package component.
+var untappedRules = []component.Untapped{{
 	Names:  regexp.MustCompile(`\.dropout|\.to_out\.1([@#:]|$)`),
 	Reason: "dropout, which does nothing",
 }, {
@@ -58,15 +51,15 @@ func untappedBy(rules []component.Untapped, name string) string {
 
 // untappedAnywhere returns why a tensor of an unknown model needs no tap, or "".
 func untappedAnywhere(name string) string {
-	reason := untappedBy(untapped, name)
+	reason := untappedBy(untappedRules, name)
 	for _, class := range component.All {
 		reason = cmp.Or(reason, untappedBy(class.Untapped, name))
 	}
 	return reason
 }
 
-// absent finds the reference's tensors that have no counterpart in a model.
-type absent struct {
+// untappedTensors are the reference's tensors that have no counterpart in a model.
+type untappedTensors struct {
 	rules []component.Untapped // of the classes of its components
 	// idle has the modules that are neither loaded nor run: those after the last hidden state
 	// that is used.
@@ -75,17 +68,17 @@ type absent struct {
 	headed map[string]bool
 }
 
-// absentFrom returns the tensors without a counterpart for the components of a model folder. Idle
+// untappedTensorsOf returns the tensors without a counterpart for the components of a model folder. Idle
 // modules are those whose tensors in the checkpoints are not loaded.
-func absentFrom(fsys fs.FS, components []component.Component) (absent, error) {
-	a := absent{idle: map[string]bool{}, headed: map[string]bool{}}
+func untappedTensorsOf(fsys fs.FS, components []component.Component) (untappedTensors, error) {
+	u := untappedTensors{idle: map[string]bool{}, headed: map[string]bool{}}
 	for _, c := range components {
-		a.rules = append(a.rules, c.Class.Untapped...)
-		a.headed[c.Dir] = c.Class.Headed
+		u.rules = append(u.rules, c.Class.Untapped...)
+		u.headed[c.Dir] = c.Class.Headed
 	}
 	w, err := inspect.OpenWeights(fsys)
 	if err != nil {
-		return absent{}, err
+		return untappedTensors{}, err
 	}
 	defer w.Close()
 	used := map[string]bool{}
@@ -93,7 +86,7 @@ func absentFrom(fsys fs.FS, components []component.Component) (absent, error) {
 		for _, t := range c.Tensors {
 			for module := hooks.Parent(unprefixed(c.Name + "." + t.Name)); module != ""; module = hooks.Parent(module) {
 				if t.Unused {
-					a.idle[module] = true
+					u.idle[module] = true
 				} else {
 					used[module] = true
 				}
@@ -101,21 +94,21 @@ func absentFrom(fsys fs.FS, components []component.Component) (absent, error) {
 		}
 	}
 	for module := range used {
-		delete(a.idle, module)
+		delete(u.idle, module)
 	}
-	return a, nil
+	return u, nil
 }
 
-// untapped returns why a tensor needs no tap, or "".
-func (a absent) untapped(name string) string {
-	if reason := cmp.Or(untappedBy(untapped, name), untappedBy(a.rules, name)); reason != "" {
+// reason returns why a tensor needs no tap, or "".
+func (u untappedTensors) reason(name string) string {
+	if reason := cmp.Or(untappedBy(untappedRules, name), untappedBy(u.rules, name)); reason != "" {
 		return reason
 	}
 	switch n, err := hooks.ParseName(name); {
 	case err != nil:
-	case a.isIdle(n.Module):
+	case u.isIdle(n.Module):
 		return "of modules after the last hidden state that is used, which do not run here"
-	case a.headed[n.Module]:
+	case u.headed[n.Module]:
 		return "of the wrapper of a language model and its head, which only passes tensors on"
 	}
 	return ""
@@ -133,30 +126,17 @@ func unprefixed(module string) string {
 }
 
 // isIdle reports whether a module is idle, or returns the output of a final norm that is idle.
-func (a absent) isIdle(module string) bool {
+func (u untappedTensors) isIdle(module string) bool {
 	module = unprefixed(module)
 	for _, norm := range []string{"text_encoder.norm", "text_encoder.language_model.norm"} {
-		if a.idle[norm] && strings.HasPrefix(norm, module+".") {
+		if u.idle[norm] && strings.HasPrefix(norm, module+".") {
 			return true
 		}
 	}
 	for ; module != ""; module = hooks.Parent(module) {
-		if a.idle[module] {
+		if u.idle[module] {
 			return true
 		}
 	}
 	return false
-}
-
-// leaveOut records an untapped tensor.
-func (r *Report) leaveOut(name, reason string) {
-	for i := range r.Untapped {
-		if u := &r.Untapped[i]; u.Reason == reason {
-			if !slices.Contains(u.Names, name) {
-				u.Names = append(u.Names, name)
-			}
-			return
-		}
-	}
-	r.Untapped = append(r.Untapped, Untapped{reason, []string{name}})
 }

@@ -62,14 +62,14 @@ func TestUntapped(t *testing.T) {
 		{"qwen-edit", "vae.encoder.down_blocks.0.dropout", true},
 	} {
 		model := os.DirFS("../models/testdata/" + c.model + "/model")
-		a, err := absentFrom(model, modeltest.Components(t, model))
+		a, err := untappedTensorsOf(model, modeltest.Components(t, model))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := hooks.ParseName(c.name); err != nil {
 			t.Fatal(err)
 		}
-		if reason := a.untapped(c.name); (reason != "") != c.untapped {
+		if reason := a.reason(c.name); (reason != "") != c.untapped {
 			t.Errorf("%s, %s: reason %q, expected one: %v", c.model, c.name, reason, c.untapped)
 		}
 	}

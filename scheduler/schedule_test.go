@@ -9,7 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -78,11 +78,11 @@ func TestSchedules(t *testing.T) {
 					s.Name, len(s.Timesteps), len(s.Sigmas), s.Steps(), len(g.Timesteps), len(g.Sigmas))
 			}
 			// a few roundings of float32
-			tolerance := parity.Tolerance{Max: 3e-7, L2: 3e-7}
-			if d := parity.Compare(s.Sigmas, g.Sigmas); !d.Within(tolerance) {
+			tolerance := report.Tolerance{Max: 3e-7, L2: 3e-7}
+			if d := report.Compare(s.Sigmas, g.Sigmas); !d.Within(tolerance) {
 				t.Errorf("sigmas %v, expected %v: %v", s.Sigmas, g.Sigmas, d)
 			}
-			if d := parity.Compare(s.Timesteps, g.Timesteps); !d.Within(tolerance) {
+			if d := report.Compare(s.Timesteps, g.Timesteps); !d.Within(tolerance) {
 				t.Errorf("timesteps %v, expected %v: %v", s.Timesteps, g.Timesteps, d)
 			}
 		})
@@ -106,13 +106,13 @@ func TestSteps(t *testing.T) {
 		walked++
 		t.Run(g.String(), func(t *testing.T) {
 			s := g.scheduler(t)
-			tolerance := parity.Tolerance{Max: 2e-6, L2: 2e-6} // roundings of up to 39 evaluations
+			tolerance := report.Tolerance{Max: 2e-6, L2: 2e-6} // roundings of up to 39 evaluations
 			mlxtest.Do(t, func() {
 				sample(s, mlx.FromFloat32(start), func(e scheduler.Evaluation, x *mlx.Array) {
-					if d := parity.Compare(s.Denoised(e).Floats(), g.Denoised[e.Index]); !d.Within(tolerance) {
+					if d := report.Compare(s.Denoised(e).Floats(), g.Denoised[e.Index]); !d.Within(tolerance) {
 						t.Errorf("denoised in evaluation %d: %v", e.Index, d)
 					}
-					if d := parity.Compare(x.Floats(), g.Samples[e.Index]); !d.Within(tolerance) {
+					if d := report.Compare(x.Floats(), g.Samples[e.Index]); !d.Within(tolerance) {
 						t.Fatalf("after evaluation %d: %v, expected %v: %v", e.Index, x.Floats(), g.Samples[e.Index], d)
 					}
 				})

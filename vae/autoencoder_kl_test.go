@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/vae"
 )
 
@@ -86,9 +87,9 @@ func compare(t *testing.T, ref *parity.Run, name string, got *mlx.Array) (found 
 		t.Errorf("%s: shape %v, expected %v", name, shape, want.Shape())
 		return true
 	}
-	d := parity.Compare(values, want.Floats())
+	d := report.Compare(values, want.Floats())
 	t.Logf("%s: %v", name, d)
-	if !d.Within(parity.Float32) {
+	if !d.Within(report.Float32) {
 		t.Errorf("%s: %v", name, d)
 	}
 	return true

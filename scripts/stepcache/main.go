@@ -32,7 +32,7 @@ import (
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/family"
 	_ "github.com/gomflux/gomflux/models/shapes" // the built-in model
-	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -100,7 +100,7 @@ func measure(w io.Writer, name string, o options) error {
 		if err != nil {
 			return err
 		}
-		difference, err := parity.CompareImages(run.image, complete.image)
+		difference, err := report.CompareImages(run.image, complete.image)
 		if err != nil {
 			return err
 		}
@@ -109,7 +109,7 @@ func measure(w io.Writer, name string, o options) error {
 			predictions *= 2
 		}
 		fmt.Fprintf(w, "| %s | %d | %s | %.3g s | %.0f %% | %d of %d | %.2g | %.1f dB |\n", name, r.Steps, variant, run.time.Seconds(),
-			100*run.time.Seconds()/complete.time.Seconds(), run.skipped, predictions, parity.RelativeL2(run.latents, complete.latents),
+			100*run.time.Seconds()/complete.time.Seconds(), run.skipped, predictions, report.RelativeL2(run.latents, complete.latents),
 			difference.PSNR)
 	}
 	return nil

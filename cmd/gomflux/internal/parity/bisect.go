@@ -18,6 +18,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 const parityBisectHelp = `Bisect compares a reference's run as parity run does, and finds the first module
@@ -92,13 +93,13 @@ func (o *bisectOptions) run(ctx context.Context, out *ui.Output, run string, p p
 		return again(ctx, command, run, folder, model, names, out.Stderr)
 	}}
 	rounds := 0
-	b.Round = func(r parity.Round) {
+	b.Round = func(r report.Round) {
 		out.ClearStatus()
 		if rounds++; out.Format == ui.Text {
 			printRound(out.Stdout, rounds, r)
 		}
 	}
-	bisect := func(ctx context.Context, run string, p parity.Options) (*parity.Report, error) {
+	bisect := func(ctx context.Context, run string, p parity.Options) (*report.Report, error) {
 		return parity.Bisect(ctx, run, p, b)
 	}
 	return runParity(ctx, out, run, &o.ModelFlags, &o.reportFlags, p, bisect)
@@ -175,7 +176,7 @@ func again(ctx context.Context, command, run, out, model string, names []string,
 	return nil
 }
 
-func printRound(w io.Writer, n int, r parity.Round) {
+func printRound(w io.Writer, n int, r report.Round) {
 	fmt.Fprintf(w, "round %d, %d tensors: %s\n", n, r.Tensors, r.Verdict.Text)
 	if len(r.Asked) == 0 {
 		fmt.Fprintln(w)

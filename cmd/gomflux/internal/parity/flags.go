@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // parityStatus ends the help of commands that compare.
@@ -43,17 +44,17 @@ func (o *reportFlags) add(cmd *cobra.Command) {
 	f.StringVar(&o.tolerances, "tolerances", "", "JSON `file` with rules that precede the built-in tolerances")
 }
 
-func (o *reportFlags) table() (*parity.Table, error) {
+func (o *reportFlags) table() (*report.Table, error) {
 	if o.tolerances == "" {
 		return nil, nil
 	}
-	t, err := parity.ReadTable(o.tolerances)
+	t, err := report.ReadTable(o.tolerances)
 	return t, cli.Coded(cli.ExitUsage, err)
 }
 
 // A parityReport is what the comparisons print.
 type parityReport struct {
-	*parity.Report
+	*report.Report
 	all bool
 }
 
@@ -61,7 +62,7 @@ type parityReport struct {
 func (r parityReport) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
 
 // print prints a report, and fails if something differs.
-func (o *reportFlags) print(out *ui.Output, r *parity.Report) error {
+func (o *reportFlags) print(out *ui.Output, r *report.Report) error {
 	if o.html != "" {
 		if err := writePage(o.html, r); err != nil {
 			return cli.Coded(cli.ExitUsage, err)
@@ -76,7 +77,7 @@ func (o *reportFlags) print(out *ui.Output, r *parity.Report) error {
 	return nil
 }
 
-func writePage(name string, r *parity.Report) error {
+func writePage(name string, r *report.Report) error {
 	f, err := os.Create(name)
 	if err != nil {
 		return fmt.Errorf("html: %w", err)
@@ -115,7 +116,7 @@ func checkFolder(name string) error {
 }
 
 // A replayFunc replays a run and compares its tensors.
-type replayFunc func(ctx context.Context, run string, p parity.Options) (*parity.Report, error)
+type replayFunc func(ctx context.Context, run string, p parity.Options) (*report.Report, error)
 
 // runParity replays a run and prints the report.
 func runParity(

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -75,7 +75,7 @@ func compareFiles(name, reference string) (*imageComparison, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := parity.CompareImages(a.Pixels(), b.Pixels())
+	d, err := report.CompareImages(a.Pixels(), b.Pixels())
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 const parityLiveHelp = `Live compares gomflux with the reference while both run, for models whose
@@ -261,7 +262,7 @@ func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, p parity.Op
 	if err != nil {
 		return err
 	}
-	live := func(ctx context.Context, run string, p parity.Options) (*parity.Report, error) {
+	live := func(ctx context.Context, run string, p parity.Options) (*report.Report, error) {
 		out.Status("the reference loads its model")
 		stream, err := startReference(ctx, command, args, out.Stderr)
 		if err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
+	"github.com/gomflux/gomflux/parity/rounding"
 )
 
 const parityHelp = `Parity compares what gomflux computes with the recording of a reference such as
@@ -147,9 +149,9 @@ func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, 
 	case o.free && o.isolated:
 		return p, cli.UsageErrorf("give either --free or --isolated (without them both readings are made)")
 	case o.free:
-		p.Readings = []string{parity.Free}
+		p.Readings = []string{report.Free}
 	case o.isolated:
-		p.Readings = []string{parity.Isolated}
+		p.Readings = []string{report.Isolated}
 	}
 	err = o.WeightFlags.Parity(given, &p)
 	return p, err
@@ -157,7 +159,7 @@ func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, 
 
 // A preciseResult is what parity run --precise prints.
 type preciseResult struct {
-	*parity.PreciseReport
+	*rounding.Report
 	all bool
 }
 
@@ -172,7 +174,7 @@ func (o *parityRunOptions) runPrecise(ctx context.Context, out *ui.Output, run s
 	if err := prepareReplay(ctx, out, &o.ModelFlags, &o.reportFlags, &p); err != nil {
 		return err
 	}
-	r, err := parity.ReplayPrecise(ctx, run, parity.PreciseOptions{Options: p, Precise: o.precise, Limit: o.limit.OrZero()})
+	r, err := rounding.Compare(ctx, run, rounding.CompareOptions{Options: p, Precise: o.precise, Limit: o.limit.OrZero()})
 	out.ClearStatus()
 	if err != nil {
 		return parityError(err)

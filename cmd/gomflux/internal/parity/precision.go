@@ -8,7 +8,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/rounding"
 )
 
 const parityPrecisionHelp = `Precision finds the smallest set of modules that must stay at 16 or 32 bits for
@@ -85,7 +85,7 @@ func newParityPrecisionCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *precisionOptions) validate(given func(string) bool) (p parity.PrecisionOptions, err error) {
+func (o *precisionOptions) validate(given func(string) bool) (p rounding.BitsOptions, err error) {
 	if !o.limit.Given() {
 		return p, cli.UsageErrorf("give the largest error that is allowed: --error 0.01")
 	}
@@ -101,19 +101,19 @@ func (o *precisionOptions) validate(given func(string) bool) (p parity.Precision
 
 // A precisionResult is what parity precision prints.
 type precisionResult struct {
-	*parity.PrecisionReport
+	*rounding.BitsReport
 	all bool
 }
 
 // Text implements ui.Result.
 func (r precisionResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
 
-func (o *precisionOptions) run(ctx context.Context, out *ui.Output, run string, p parity.PrecisionOptions) error {
+func (o *precisionOptions) run(ctx context.Context, out *ui.Output, run string, p rounding.BitsOptions) error {
 	if err := preparePlace(ctx, out, &o.ModelFlags, &p.Options); err != nil {
 		return err
 	}
 	p.Tried = func(runs int, e float64) { out.Status("run %d: error %.2g", runs, e) }
-	r, err := parity.SearchPrecision(ctx, run, p)
+	r, err := rounding.SearchBits(ctx, run, p)
 	out.ClearStatus()
 	if err != nil {
 		return parityError(err)

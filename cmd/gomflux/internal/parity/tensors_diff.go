@@ -15,7 +15,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
-	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -100,11 +100,11 @@ func newTensorsDiffCommand() *cobra.Command {
 }
 
 // limits returns the limits of --atol and --rtol, nil without them.
-func (o *tensorsDiffOptions) limits() *parity.Limits {
+func (o *tensorsDiffOptions) limits() *report.Limits {
 	if !o.atol.Given() && !o.rtol.Given() {
 		return nil
 	}
-	return &parity.Limits{ATol: o.atol.OrZero(), RTol: o.rtol.OrZero()}
+	return &report.Limits{ATol: o.atol.OrZero(), RTol: o.rtol.OrZero()}
 }
 
 // A diffSide is one argument: tensors of a file, or a tensor's statistics.
@@ -180,13 +180,13 @@ func (s *diffSide) describe() (runs.Record, error) {
 	if err != nil {
 		return runs.Record{}, err
 	}
-	return parity.RecordOf(a, true), nil
+	return report.RecordOf(a, true), nil
 }
 
 // A tensorsDiff is what tensors diff prints.
 type tensorsDiff struct {
 	OK        bool                `json:"ok"`
-	Tensors   []*parity.ArrayDiff `json:"tensors"`
+	Tensors   []*report.ArrayDiff `json:"tensors"`
 	OnlyIn    []string            `json:"only_in"`
 	OnlyInRef []string            `json:"only_in_reference"`
 
@@ -202,7 +202,7 @@ func (o *tensorsDiffOptions) run(ctx context.Context, out *ui.Output, trees [2]*
 			return err
 		}
 	}
-	d := &tensorsDiff{OK: true, Tensors: []*parity.ArrayDiff{}, OnlyIn: []string{}, OnlyInRef: []string{},
+	d := &tensorsDiff{OK: true, Tensors: []*report.ArrayDiff{}, OnlyIn: []string{}, OnlyInRef: []string{},
 		files: [2]string{args[0], args[1]}}
 	if err := d.compare(ctx, &sides[0], &sides[1], o.limits()); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (o *tensorsDiffOptions) run(ctx context.Context, out *ui.Output, trees [2]*
 }
 
 // compare fills in the result.
-func (d *tensorsDiff) compare(ctx context.Context, got, want *diffSide, limits *parity.Limits) error {
+func (d *tensorsDiff) compare(ctx context.Context, got, want *diffSide, limits *report.Limits) error {
 	if got.record != nil || want.record != nil {
 		a, err := got.describe()
 		if err != nil {
@@ -230,7 +230,7 @@ func (d *tensorsDiff) compare(ctx context.Context, got, want *diffSide, limits *
 		if limits != nil {
 			return cli.UsageErrorf("--atol and --rtol are limits of values, and only statistics of %s are known", a.Name)
 		}
-		d.add(parity.DiffRecords(a, b))
+		d.add(report.DiffRecords(a, b))
 		d.single = true
 		return nil
 	}
@@ -250,12 +250,12 @@ func (d *tensorsDiff) compare(ctx context.Context, got, want *diffSide, limits *
 		if err != nil {
 			return cli.Coded(cli.ExitUsage, err)
 		}
-		d.add(parity.DiffArrays(a, b, limits))
+		d.add(report.DiffArrays(a, b, limits))
 	}
 	return nil
 }
 
-func (d *tensorsDiff) add(t *parity.ArrayDiff) {
+func (d *tensorsDiff) add(t *report.ArrayDiff) {
 	d.Tensors = append(d.Tensors, t)
 	d.OK = d.OK && t.OK()
 }

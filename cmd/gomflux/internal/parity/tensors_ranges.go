@@ -13,7 +13,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -108,7 +108,7 @@ func printRanges(out *ui.Output, run runs.RunInfo, all bool) error {
 	list := rangeList{Folder: run.Dir, Order: "execution", Tensors: []runs.Record{}}
 	if made, _ := runs.ReadTrace(os.DirFS(run.Dir)); len(made) == 0 {
 		list.Order = "stage"
-		slices.SortStableFunc(records, func(a, b runs.Record) int { return parity.CompareByStage(a.Name, b.Name) })
+		slices.SortStableFunc(records, func(a, b runs.Record) int { return report.CompareByStage(a.Name, b.Name) })
 	}
 	if i := slices.IndexFunc(records, func(r runs.Record) bool { return !r.Stats.Finite() }); i >= 0 {
 		list.FirstNotFinite = records[i].Name

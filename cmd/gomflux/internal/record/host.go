@@ -15,7 +15,9 @@ import (
 	"github.com/gomflux/gomflux/debugger/expr"
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -91,7 +93,7 @@ func (h *Host) Begin(ctx context.Context, replay bool) error {
 
 // compareForExpressions is the function compare of expressions.
 func compareForExpressions(got, want []float32) expr.Difference {
-	d := parity.Compare(got, want)
+	d := report.Compare(got, want)
 	return expr.Difference{
 		{Name: "l2", Value: d.L2}, {Name: "max", Value: d.Max}, {Name: "max_ref", Value: d.MaxRef}, {Name: "mean", Value: d.Mean},
 		{Name: "cosine", Value: d.Cosine}, {Name: "at", Value: d.At}, {Name: "count", Value: d.Count}, {Name: "finite", Value: d.Finite},
@@ -167,6 +169,7 @@ func (h *Host) Recording(run *runs.Run) {
 // Replay adds the session to the options of a replay.
 func (h *Host) Replay(p *parity.Options) {
 	if h != nil {
-		p.Debugger, p.Loaded = h.Session.Judged, h.Session.Loaded
+		p.Debugger = h.Session.Judged
+		p.Loaded = func(pipeline *models.Pipeline) { h.Session.Loaded(pipeline.Modules()) }
 	}
 }

@@ -1,0 +1,183 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/parity/hints"
+	"github.com/gomflux/gomflux/parity/runs"
+)
+
+// An ArrayDiff compares two tensors of files, outside of any run.
+type ArrayDiff struct {
+	Name     string `json:"name"`
+	RefName  string `json:"reference_name"`
+	Dtype    string `json:"dtype"`
+	RefDtype string `json:"reference_dtype"`
+	Shape    []int  `json:"shape"`
+	RefShape []int  `json:"reference_shape"`
+	Guess    string `json:"shape_guess,omitempty"`
+	// Reason tells why the values cannot be compared.
+	Reason string `json:"not_compared,omitempty"`
+	// Difference is nil if the values cannot be compared. With limits its tolerance is infinite.
+	Difference *Reading `json:"difference,omitempty"`
+	// Stats compares statistics instead, if not both tensors have values.
+	Stats *StatsDifference `json:"stats,omitempty"`
+	Got   []float64        `json:"first_values"`
+	Ref   []float64        `json:"reference_first_values"`
+}
+
+// Limits are those of numpy.allclose: a value may differ by ATol + RTol·|reference|.
+type Limits struct{ ATol, RTol float64 }
+
+// OK reports whether the tensors agree.
+func (d *ArrayDiff) OK() bool {
+	return d.Difference != nil && d.Difference.OK || d.Stats != nil && d.Stats.OK
+}
+
+// DiffArrays compares two tensors. Without limits the tolerance is that of a module by itself on
+// the CPU, in the coarser dtype of both, and 0 for whole numbers.
+func DiffArrays(got, want *checkpoint.Array, limits *Limits) *ArrayDiff {
+	d := newArrayDiff(RecordOf(got, false), RecordOf(want, false))
+	if d.Reason != "" {
+		return d
+	}
+	x, y := got.Float64s(), want.Float64s()
+	r := &Reading{Difference: Compare(x, y), Tolerance: arrayTolerance(got.Dtype, want.Dtype)}
+	if limits != nil {
+		r.Tolerance = Tolerance{Max: math.Inf(1), L2: math.Inf(1), ATol: limits.ATol, RTol: limits.RTol}
+	}
+	r.ATol, r.RTol = r.Tolerance.ATol, r.Tolerance.RTol
+	r.Over = beyond(x, y, r.ATol, r.RTol)
+	r.OK = r.Over == 0
+	if limits == nil {
+		r.OK = r.Within(r.Tolerance)
+	}
+	d.Difference = r
+	return d
+}
+
+// RecordOf describes a tensor by its name, shape, dtype and first values, and by its statistics if
+// those are wanted.
+func RecordOf(a *checkpoint.Array, stats bool) runs.Record {
+	rec := runs.Record{Name: a.Name, Shape: a.Shape, Dtype: a.Dtype.Long()}
+	for _, v := range a.First(previewed) {
+		rec.Preview = append(rec.Preview, checkpoint.Float(v))
+	}
+	if stats {
+		rec.Stats = a.Stats()
+	}
+	return rec
+}
+
+// DiffRecords compares the statistics of two tensors, with the tolerance of [DiffArrays] for single
+// values.
+func DiffRecords(got, want runs.Record) *ArrayDiff {
+	d := newArrayDiff(got, want)
+	if d.Reason == "" {
+		d.Stats = compareStats(got, want, arrayTolerance(dtypeOf(got), dtypeOf(want)).Max)
+	}
+	return d
+}
+
+// newArrayDiff describes two tensors, and tells why they cannot be compared, if so.
+func newArrayDiff(got, want runs.Record) *ArrayDiff {
+	d := &ArrayDiff{
+		Name: got.Name, RefName: want.Name, Dtype: got.Dtype, RefDtype: want.Dtype,
+		Shape: append([]int{}, got.Shape...), RefShape: append([]int{}, want.Shape...), Got: previews(got), Ref: previews(want),
+	}
+	switch {
+	case !slices.Equal(got.Shape, want.Shape):
+		d.Guess = hints.Shapes(d.Shape, d.RefShape)
+		d.Reason = fmt.Sprintf("shape %v, the reference's %v", d.Shape, d.RefShape)
+		if d.Guess != "" {
+			d.Reason += fmt.Sprintf(" (%s)", d.Guess)
+		}
+	case dtypeOf(got).IsFloat() != dtypeOf(want).IsFloat():
+		d.Reason = fmt.Sprintf("%s and %s are numbers of two kinds (append @float32 to compare them)", d.Dtype, d.RefDtype)
+	}
+	return d
+}
+
+// dtypeOf returns the dtype of a recorded tensor; "" if that is unknown.
+func dtypeOf(rec runs.Record) checkpoint.Dtype {
+	d, err := checkpoint.ParseDtype(rec.Dtype)
+	if err != nil {
+		return ""
+	}
+	return d
+}
+
+// previewed is how many first values are shown.
+const previewed = 10
+
+// arrayTolerance returns the tolerance for two tensors of some dtypes.
+func arrayTolerance(a, b checkpoint.Dtype) Tolerance {
+	if !a.IsFloat() {
+		return Tolerance{}
+	}
+	dtype := checkpoint.F32
+	for _, coarse := range []checkpoint.Dtype{checkpoint.F16, checkpoint.BF16} {
+		if a == coarse || b == coarse {
+			dtype = coarse
+		}
+	}
+	t := DefaultTable().For(mlx.BackendCPU, dtype.Long(), "step", Own, "")
+	t.Channel = 0 // it is unknown which axis has the channels
+	return t
+}
+
+// Print writes everything about both tensors as text.
+func (d *ArrayDiff) Print(line func(name, format string, args ...any)) {
+	line("tensor", "%s %s %v", d.Name, d.Dtype, d.Shape)
+	line("reference", "%s %s %v", d.RefName, d.RefDtype, d.RefShape)
+	if r := d.Difference; r != nil {
+		line("error", "%v, mean %.2e, relative %.2e, cosine %.9f", r, r.Mean, r.Guarded, r.Cosine)
+		line("beyond", "%d of %d values differ by more than %g + %g·|reference|", r.Over, r.Count, r.ATol, r.RTol)
+		line("range", "%v", r.Got)
+		line("reference", "%v", r.Ref)
+	}
+	if t := d.Stats; t != nil {
+		line("error", "%v (at most %g)", t, t.Tolerance)
+		line("range", "%v", t.Got)
+		line("reference", "%v", t.Ref)
+	}
+	line("first", "%s", values(d.Got))
+	line("reference", "%s", values(d.Ref))
+	line("verdict", "%s", d.Verdict())
+}
+
+// Verdict is the result in a few words.
+func (d *ArrayDiff) Verdict() string {
+	switch {
+	case d.Reason != "":
+		return "cannot be compared: " + d.Reason
+	case d.OK():
+		return "ok"
+	}
+	return "DIFFERS"
+}
+
+// MarshalJSON writes NaN and infinity as null.
+func (d *ArrayDiff) MarshalJSON() ([]byte, error) {
+	type plain ArrayDiff
+	return json.Marshal(struct {
+		*plain
+		OK  bool       `json:"ok"`
+		Got []*float64 `json:"first_values"`
+		Ref []*float64 `json:"reference_first_values"`
+	}{(*plain)(d), d.OK(), allFinite(d.Got), allFinite(d.Ref)})
+}
+
+// previews returns the first values of a record.
+func previews(rec runs.Record) []float64 {
+	out := make([]float64, len(rec.Preview))
+	for i, v := range rec.Preview {
+		out[i] = float64(v)
+	}
+	return out
+}

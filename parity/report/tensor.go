@@ -1,0 +1,261 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/hints"
+)
+
+// A Tensor compares one of the reference's tensors with ours.
+type Tensor struct {
+	Name      string `json:"name"`
+	Reference string `json:"reference,omitempty"` // its name in the reference's run, if that is another
+	Module    string `json:"module"`              // with its step and call
+	Kind      string `json:"kind"`                // output, input or inner value
+	Stage     string `json:"stage"`
+	Order     int    `json:"order"`
+	Shape     []int  `json:"shape"`
+	RefShape  []int  `json:"reference_shape"`
+	Guess     string `json:"shape_guess,omitempty"`
+	Dtype     string `json:"dtype"`
+	RefDtype  string `json:"reference_dtype"`
+
+	Free     *Reading `json:"free,omitempty"`     // computed from the start of the run
+	Isolated *Reading `json:"isolated,omitempty"` // the module as a whole, with the reference's inputs
+	Own      *Reading `json:"own,omitempty"`      // the module's own arithmetic, everything inside it being the reference's
+	// Stats compares statistics, if one side has no values. There are no readings then.
+	Stats *StatsDifference `json:"stats,omitempty"`
+
+	Got   []float64 `json:"first_values"`
+	Ref   []float64 `json:"reference_first_values"`
+	Hints []Hint    `json:"hints,omitempty"`
+	// HintLimits describes the part of a large tensor that hints were looked for in, or why no part
+	// was possible.
+	HintLimits string     `json:"hint_limits,omitempty"`
+	Histogram  *Histogram `json:"histogram,omitempty"`
+
+	made int // its place in the run, from 1; 0 if unknown
+}
+
+// NewTensor returns the entry of a tensor, without its shapes. Its name in the reference's run may be
+// another.
+func NewTensor(name, refName string) *Tensor {
+	t := &Tensor{Name: name, Module: ModuleOf(name), Kind: hooks.Output.String(), Stage: StageOf(name)}
+	if n, err := hooks.ParseName(name); err == nil {
+		t.Kind = n.Point.Kind.String()
+	}
+	if refName != name {
+		t.Reference = refName
+	}
+	return t
+}
+
+// Measure compares the values of both sides, which have one shape, and shows the first ones. Samples of
+// a tensor have a nil shape.
+func (t *Tensor) Measure(got, want []float32, shape []int, tolerance Tolerance) *Reading {
+	t.Got, t.Ref, t.Histogram = First(got), First(want), histogram(got, want)
+	return newReading(t.Name, got, want, shape, tolerance)
+}
+
+// ShowShapes guesses why the shapes differ, and shows the first values.
+func (t *Tensor) ShowShapes(got, want []float32) {
+	t.Guess = hints.Shapes(t.Shape, t.RefShape)
+	t.Got, t.Ref = First(got), First(want)
+}
+
+// Wrong describes what is wrong with the tensor by itself; "" is nothing.
+func (t *Tensor) Wrong() string {
+	switch {
+	case t.ownOK():
+		return ""
+	case !t.SameShape():
+		return fmt.Sprintf("%s is wrong: %s", t.Name, t.shapesText())
+	}
+	return fmt.Sprintf("%s is wrong (%v)", t.Name, t.best())
+}
+
+// ModuleOf returns a tensor's name without its point.
+func ModuleOf(name string) string {
+	module, _, _ := strings.Cut(name, ":")
+	return module
+}
+
+// ModuleName returns the module's path alone.
+func (t *Tensor) ModuleName() string {
+	n, err := hooks.ParseName(t.Name)
+	if err != nil {
+		return t.Name
+	}
+	return n.Module
+}
+
+// ModuleAtStep returns the module's path and step.
+func (t *Tensor) ModuleAtStep() string {
+	n, err := hooks.ParseName(t.Name)
+	if err != nil {
+		return t.Name
+	}
+	return fmt.Sprint(n.Module, "@", n.Step)
+}
+
+// SameShape reports whether both sides have one shape.
+func (t *Tensor) SameShape() bool { return slices.Equal(t.Shape, t.RefShape) }
+
+// shapesText describes how the shapes differ.
+func (t *Tensor) shapesText() string {
+	text := fmt.Sprintf("shape %v, the reference's %v", t.Shape, t.RefShape)
+	if t.Guess != "" {
+		text += fmt.Sprintf(" (%s)", t.Guess)
+	}
+	return text
+}
+
+// best returns the reading that verdicts are based on.
+func (t *Tensor) best() *Reading {
+	switch {
+	case t.Own != nil:
+		return t.Own
+	case t.Isolated != nil:
+		return t.Isolated
+	}
+	return t.Free
+}
+
+// OK reports whether every reading is within tolerance.
+func (t *Tensor) OK() bool {
+	for _, r := range []*Reading{t.Free, t.Isolated, t.Own} {
+		if r != nil && !r.OK {
+			return false
+		}
+	}
+	return t.SameShape() && t.statsOK()
+}
+
+// statsOK reports whether the statistics agree, where values were not compared.
+func (t *Tensor) statsOK() bool { return t.Stats == nil || t.Stats.OK }
+
+// errorText describes the error that verdicts are based on.
+func (t *Tensor) errorText() string {
+	if t.Stats != nil {
+		return t.Stats.String()
+	}
+	return t.best().String()
+}
+
+// ownOK reports whether the tensor's own error is within tolerance.
+func (t *Tensor) ownOK() bool {
+	r := t.best()
+	return t.SameShape() && t.statsOK() && (r == nil || r.OK)
+}
+
+// A Reading is one comparison of a tensor.
+type Reading struct {
+	Difference
+	Tolerance Tolerance
+	OK        bool
+}
+
+// l2 returns the relative L2 error: 0 without a reading, infinite if a value is not finite.
+func (r *Reading) l2() float64 {
+	switch {
+	case r == nil:
+		return 0
+	case !r.Finite:
+		return math.Inf(1)
+	}
+	return r.L2
+}
+
+// newReading compares a tensor's values and judges them. Samples of a tensor have a nil shape.
+func newReading(name string, got, want []float32, shape []int, tolerance Tolerance) *Reading {
+	d := &Reading{Difference: Compare(got, want), Tolerance: tolerance}
+	if axis := channelAxis(name, shape); axis >= 0 && len(want) > 0 {
+		d.channels(got, want, shape, axis)
+	}
+	d.ATol, d.RTol = tolerance.ATol, tolerance.RTol
+	d.Over = beyond(got, want, d.ATol, d.RTol)
+	if IsImage(name) && tolerance.OffByOne > 0 {
+		d.OK = offByOne(got, want, tolerance.OffByOne)
+	} else {
+		d.OK = d.Within(tolerance)
+	}
+	return d
+}
+
+// offByOne reports whether no pixel value differs by more than 1, and no more than a part of
+// them at all. Two may differ in any image, however small.
+func offByOne(got, want []float32, part float64) bool {
+	off := 0
+	for i, w := range want {
+		switch e := math.Abs(float64(got[i]) - float64(w)); {
+		case !(e <= 1):
+			return false
+		case e != 0:
+			off++
+		}
+	}
+	return float64(off) <= max(2, part*float64(len(want)))
+}
+
+// pixels matches the names of 8-bit images.
+var pixels = regexp.MustCompile(`^image(\.in|\.condition|\.pasted)?(#\d+)?$`)
+
+// channelAxis returns the axis of features: after the batch in images, the last one of tokens;
+// -1 if there is no such axis.
+func channelAxis(name string, shape []int) int {
+	switch {
+	case len(shape) < 2 || pixels.MatchString(name) || strings.Contains(name, ".input_ids"):
+		return -1
+	case len(shape) == 4 && !strings.HasPrefix(name, "t"), len(shape) == 3 && strings.Contains(name, "group_norm"), len(shape) == 5:
+		return 1
+	case len(shape) == 4 && strings.HasPrefix(name, "transformer@"):
+		return 0
+	}
+	return len(shape) - 1
+}
+
+// First returns the first values, for people to look at.
+func First[T float32 | float64](values []T) []float64 {
+	out := make([]float64, min(previewed, len(values)))
+	for i := range out {
+		out[i] = float64(values[i])
+	}
+	return out
+}
+
+// A Histogram counts the values of both sides in bins of equal width.
+type Histogram struct {
+	Min       float64 `json:"min"`
+	Max       float64 `json:"max"`
+	Got       []int   `json:"got"`
+	Reference []int   `json:"reference"`
+}
+
+const bins = 32
+
+func histogram(got, want []float32) *Histogram {
+	a, b := rangeOf(got), rangeOf(want)
+	h := &Histogram{Min: min(a.Min, b.Min), Max: max(a.Max, b.Max), Got: make([]int, bins), Reference: make([]int, bins)}
+	fill := func(counts []int, values []float32) {
+		for _, v := range values {
+			at := 0
+			if h.Max > h.Min {
+				at = min(bins-1, int(bins*((float64(v)-h.Min)/(h.Max-h.Min))))
+			}
+			if at >= 0 && !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0) {
+				counts[at]++
+			}
+		}
+	}
+	fill(h.Got, got)
+	fill(h.Reference, want)
+	return h
+}
+
+// A Hint is a known mistake that explains a difference.
+type Hint = hints.Hint

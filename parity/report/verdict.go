@@ -1,0 +1,234 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/runs"
+)
+
+// A Verdict names what is wrong first.
+type Verdict struct {
+	OK     bool   `json:"ok"`
+	Stage  string `json:"stage,omitempty"`  // the first that diverges
+	Module string `json:"module,omitempty"` // the first that diverges
+	Tensor string `json:"tensor,omitempty"` // the tensor that shows it
+	Text   string `json:"text"`
+	Hints  []Hint `json:"hints,omitempty"`
+	// HintLimits is that of Tensor.
+	HintLimits string `json:"hint_limits,omitempty"`
+	// Children are the modules right inside Module.
+	Children []Child `json:"children,omitempty"`
+	// Ask lists globs of the tensors of modules inside that the run lacks, for a closer look.
+	Ask []string `json:"ask,omitempty"`
+	// Others lists further modules that differ: on their own, if modules got the reference's
+	// inputs.
+	Others []string `json:"others,omitempty"`
+	// Kinds groups the others by names that differ by numbers alone.
+	Kinds []Others `json:"kinds,omitempty"`
+
+	// Unseen is set if the reference could be asked for more.
+	Unseen bool `json:"-"`
+
+	isolated bool // modules got the reference's inputs
+}
+
+// Others are further modules that differ, of one kind.
+type Others struct {
+	Modules    string `json:"modules"` // such as transformer.layers.{0-29}.attention@0
+	Count      int    `json:"count"`
+	Tensor     string `json:"tensor"` // of the first one
+	Hints      []Hint `json:"hints,omitempty"`
+	HintLimits string `json:"hint_limits,omitempty"` // as of a tensor
+}
+
+// A Child is a module inside the one that diverges, and its own error.
+type Child struct {
+	Module string  `json:"module"`
+	OK     bool    `json:"ok"`
+	L2     float64 `json:"l2"`
+}
+
+func (r *Report) verdict() Verdict {
+	if !slices.Contains(r.Readings, Isolated) {
+		return r.firstToDiffer()
+	}
+	var culprits []culprit
+	seen := map[string]bool{}
+	for _, t := range r.Tensors {
+		if t.ownOK() {
+			continue
+		}
+		if c := r.attribute(t); !seen[c.module] {
+			seen[c.module] = true
+			culprits = append(culprits, c)
+		}
+	}
+	if len(culprits) == 0 {
+		return r.drift()
+	}
+	c := culprits[0]
+	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.tensor.Hints,
+		HintLimits: c.tensor.HintLimits, isolated: true}
+	v.Text = fmt.Sprintf("%s diverges first, in stage %s: ", c.module, v.Stage)
+	switch {
+	case !c.tensor.SameShape():
+		v.Text += fmt.Sprintf("%s has %s", c.tensor.Name, c.tensor.shapesText())
+	case c.tensor.Module != c.module:
+		v.Text += fmt.Sprintf("it passes on %s, which is wrong (%v), although its inputs are right", c.tensor.Name, c.tensor.best())
+	default:
+		v.Text += fmt.Sprintf("%s is wrong (%v)", c.tensor.Name, c.tensor.best())
+	}
+	v.Children = r.children(c.module)
+	v.others(culprits[1:])
+	return v
+}
+
+// firstToDiffer is the verdict where each side computed everything itself, so that a module may
+// differ only because of one before it.
+func (r *Report) firstToDiffer() Verdict {
+	var v Verdict
+	var others []culprit
+	seen := map[string]bool{}
+	for _, t := range r.Tensors {
+		switch {
+		case t.OK():
+		case v.Tensor == "":
+			v = Verdict{
+				Stage: t.Stage, Module: t.Module, Tensor: t.Name, Hints: t.Hints, HintLimits: t.HintLimits, Children: r.children(t.Module),
+				Text: r.differs(t),
+			}
+			seen[t.Module] = true
+		case !seen[t.Module]:
+			seen[t.Module] = true
+			others = append(others, culprit{t.Module, t})
+		}
+	}
+	v.others(others)
+	if v.Tensor == "" {
+		return r.drift()
+	}
+	return v
+}
+
+// others lists further modules that differ, and their kinds.
+func (v *Verdict) others(all []culprit) {
+	first := map[string]*Tensor{}
+	for _, c := range all {
+		v.Others = append(v.Others, c.module)
+		key := KindOf(c.module)
+		if t := first[key]; t == nil || len(t.Hints) == 0 && len(c.tensor.Hints) > 0 {
+			first[key] = c.tensor
+		}
+	}
+	for _, k := range Kinds(v.Others) {
+		t := first[KindOf(k.Modules[0])]
+		v.Kinds = append(v.Kinds, Others{k.Name, len(k.Modules), t.Name, t.Hints, t.HintLimits})
+	}
+}
+
+// differs is the text about the first tensor that differs, and in which order it is the first.
+func (r *Report) differs(t *Tensor) string {
+	by := ""
+	if !r.Replayed && t.made == 0 {
+		by = fmt.Sprintf(" by name (neither run has %s, which has the order)", runs.TraceFile)
+	}
+	if !t.SameShape() {
+		return fmt.Sprintf("%s is the first to differ%s, in stage %s: it has %s", t.Name, by, t.Stage, t.shapesText())
+	}
+	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%s)", t.Name, by, t.Stage, t.errorText())
+}
+
+// drift is the verdict where every module is within tolerance on its own.
+func (r *Report) drift() Verdict {
+	for _, t := range r.Tensors {
+		if t.OK() {
+			continue
+		}
+		reading, what := t.Free, "accumulated since the start of the run"
+		if t.Isolated != nil && !t.Isolated.OK {
+			reading, what = t.Isolated, "accumulated inside it"
+		}
+		return Verdict{
+			Stage: t.Stage, Module: t.Module, Tensor: t.Name, Children: r.children(t.Module),
+			Text: fmt.Sprintf("every module is within tolerance given the reference's inputs, but at %s the error that %s exceeds the "+
+				"tolerance (%v)", t.Name, what, reading),
+		}
+	}
+	switch {
+	case len(r.Tensors) == 0:
+		return Verdict{Text: "nothing was compared: both runs have no tensor name in common"}
+	case r.Replayed && slices.ContainsFunc(r.Missing, isValue):
+		name := r.Missing[slices.IndexFunc(r.Missing, isValue)]
+		return Verdict{Text: fmt.Sprintf("%s is in the reference's run, but was not computed here", name), Stage: StageOf(name),
+			Tensor: name}
+	case r.FirstStep != r.RefFirstStep:
+		text := fmt.Sprintf("the first step that ran is %d, the reference's %d", r.FirstStep, r.RefFirstStep)
+		return Verdict{Text: text, Stage: "scheduler"}
+	}
+	return Verdict{OK: true, Text: fmt.Sprintf("all %d tensors are within tolerance", len(r.Tensors))}
+}
+
+// A culprit is a module that computes something wrong, and the tensor that shows it.
+type culprit struct {
+	module string
+	tensor *Tensor
+}
+
+// attribute finds the module that causes a wrong tensor: the nearest one around it whose inputs
+// are right. A wrong input is caused by the module around the one that gets it.
+func (r *Report) attribute(t *Tensor) culprit {
+	module := t.Module
+	if t.Kind == hooks.Input.String() {
+		module = r.parent(module)
+	}
+	for module != "" && r.wrongInput(module) {
+		module = r.parent(module)
+	}
+	if module == "" { // of the pipeline
+		module = ModuleOf(t.Name)
+	}
+	return culprit{module, t}
+}
+
+// wrongInput reports whether a module gets a wrong input.
+func (r *Report) wrongInput(module string) bool {
+	return slices.ContainsFunc(r.Tensors, func(t *Tensor) bool {
+		return t.Module == module && t.Kind == hooks.Input.String() && !t.ownOK()
+	})
+}
+
+// parent returns the nearest module around one that was compared, at the same step and call, or
+// "".
+func (r *Report) parent(module string) string {
+	n, err := hooks.ParseName(module)
+	if err != nil {
+		return ""
+	}
+	for {
+		if n.Module = hooks.Parent(n.Module); n.Module == "" {
+			return ""
+		}
+		for _, name := range []string{n.String(), hooks.Name{Module: n.Module, Step: n.Step}.String()} {
+			if slices.ContainsFunc(r.Tensors, func(t *Tensor) bool { return t.Module == name }) {
+				return name
+			}
+		}
+	}
+}
+
+// children returns the modules right inside one, with their own errors.
+func (r *Report) children(module string) []Child {
+	n, err := hooks.ParseName(module)
+	if err != nil || !IsModule(n.Module) {
+		return nil
+	}
+	var out []Child
+	for _, t := range r.Tensors {
+		if t.Kind == hooks.Output.String() && r.parent(t.Module) == module && t.best() != nil {
+			out = append(out, Child{t.Module, t.ownOK(), t.best().L2})
+		}
+	}
+	return out
+}
