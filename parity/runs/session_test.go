@@ -464,7 +464,7 @@ func TestProcess(t *testing.T) {
 		t.Errorf("%d tensors, %v", len(all), err)
 	}
 	text, err := os.ReadFile(filepath.Join(os.Getenv("GOMFLUX_LOG_DIR"), "runs/latest/gomflux/checkpoints/checkpoint_here_hit001.json"))
-	if err != nil || !strings.Contains(string(text), `debug.Checkpoint(\"here\"`) ||
+	if err != nil || !strings.Contains(string(text), `runs.Checkpoint(\"here\"`) ||
 		!strings.Contains(string(text), `"mlx.core.bfloat16"`) {
 		t.Errorf("%s, %v", text, err)
 	}

@@ -413,7 +413,7 @@ func TestCheckpoint(t *testing.T) {
 		},
 		{
 			`jq -c '[.code_context.start_line, .code_context.end_line, .code_context.lines["1"]]' checkpoint_after_latents_hit001.json`,
-			`[1,8,"package debug_test"]`,
+			`[1,8,"package runs_test"]`,
 		},
 		{
 			`jq -r '.timestamp' checkpoint_after_latents_hit001.json | ` +
