@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -171,21 +170,10 @@ func (r *RunInfo) describe() {
 	r.Problem = damaged(errs)
 }
 
-// maxSettings is the largest size of a settings.json, in bytes.
-const maxSettings = 64 << 20
-
 // readSettings reads a run's settings.json. Numbers are json.Number, since a seed can have 64 bits.
 func readSettings(dir string) (settings map[string]any, err error) {
 	name := filepath.Join(dir, settingsFile)
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, oserr.Bare(err))
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
-	if err == nil && len(text) > maxSettings {
-		err = fmt.Errorf("has more than %d bytes", maxSettings)
-	}
+	text, err := os.ReadFile(name)
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.UseNumber()
