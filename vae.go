@@ -67,25 +67,26 @@ func (v *VAE) DecodeMemory(height, width int) (n int64) {
 	return n
 }
 
+// onMLX calls f on the MLX thread.
+func onMLX[T any](ctx context.Context, f func() (T, error)) (result T, err error) {
+	err = mlx.Do(ctx, func() (err error) {
+		result, err = f()
+		return err
+	})
+	return result, public(err)
+}
+
 // Encode encodes an image to latents, the mean of the distribution that the encoder
 // predicts. The image's height and width must be multiples of ScaleFactor. Transparent
 // pixels are blended with white, unless HasAlpha.
 func (v *VAE) Encode(ctx context.Context, img image.Image) (l Latents, err error) {
-	err = mlx.Do(ctx, func() error {
-		encoded, err := v.autoencoder.Encode(img)
-		l = Latents(encoded)
-		return err
-	})
-	return l, public(err)
+	encoded, err := onMLX(ctx, func() (models.Latents, error) { return v.autoencoder.Encode(img) })
+	return Latents(encoded), err
 }
 
 // Decode decodes latents to an opaque image: transparent pixels are blended with white.
 func (v *VAE) Decode(ctx context.Context, l Latents) (img *image.RGBA, err error) {
-	err = mlx.Do(ctx, func() (err error) {
-		img, err = v.autoencoder.Decode(models.Latents(l))
-		return err
-	})
-	return img, public(err)
+	return onMLX(ctx, func() (*image.RGBA, error) { return v.autoencoder.Decode(models.Latents(l)) })
 }
 
 // HasAlpha reports whether the model's images have an alpha channel.
@@ -93,22 +94,14 @@ func (v *VAE) HasAlpha() bool { return v.autoencoder.HasAlpha() }
 
 // DecodeTransparent is Decode, or DecodeUnscaled, with the image's transparency.
 func (v *VAE) DecodeTransparent(ctx context.Context, l Latents, unscaled bool) (img *image.NRGBA, err error) {
-	err = mlx.Do(ctx, func() (err error) {
-		img, err = v.autoencoder.DecodeTransparent(models.Latents(l), unscaled)
-		return err
-	})
-	return img, public(err)
+	return onMLX(ctx, func() (*image.NRGBA, error) { return v.autoencoder.DecodeTransparent(models.Latents(l), unscaled) })
 }
 
 // DecodeUnscaled decodes latents like diffusers' vae.decode, without applying the
 // model's scaling_factor and shift_factor. The latents of Generate and Encode need
 // Decode, which applies them.
 func (v *VAE) DecodeUnscaled(ctx context.Context, l Latents) (img *image.RGBA, err error) {
-	err = mlx.Do(ctx, func() (err error) {
-		img, err = v.autoencoder.DecodeUnscaled(models.Latents(l))
-		return err
-	})
-	return img, public(err)
+	return onMLX(ctx, func() (*image.RGBA, error) { return v.autoencoder.DecodeUnscaled(models.Latents(l)) })
 }
 
 // Preview converts latents to an image quickly. With [OpenOptions].PreviewDecoder, a tiny
@@ -117,9 +110,5 @@ func (v *VAE) DecodeUnscaled(ctx context.Context, l Latents) (img *image.RGBA, e
 // the model, the first call determines it by encoding a colour chart. Previews are best
 // of [Step].Denoised.
 func (v *VAE) Preview(ctx context.Context, l Latents) (img *image.RGBA, err error) {
-	err = mlx.Do(ctx, func() (err error) {
-		img, err = v.autoencoder.Preview(models.Latents(l))
-		return err
-	})
-	return img, public(err)
+	return onMLX(ctx, func() (*image.RGBA, error) { return v.autoencoder.Preview(models.Latents(l)) })
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gomflux/gomflux/debugger/expr"
 	"github.com/gomflux/gomflux/debugger/protocol"
-	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/runs"
 )
@@ -89,11 +88,7 @@ func (s *Session) Handle(ctx context.Context, r protocol.Request) protocol.Answe
 	if err != nil {
 		return refuse(err)
 	}
-	text, err := plainjson.Marshal(result, "")
-	if err != nil {
-		return refuse(err)
-	}
-	return protocol.Answer{OK: true, Result: text}
+	return protocol.Accepted(result)
 }
 
 func refuse(err error) protocol.Answer {

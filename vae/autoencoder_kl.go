@@ -57,15 +57,6 @@ func NewKL(c KLConfig) *KL {
 	return &KL{coder: m, Encoder: encoder, Decoder: decoder, QuantConv: m.quant, PostQuantConv: m.postQuant, Config: c}
 }
 
-// ScaleFactor is the size of an image divided by the size of its latents.
-func (m *KL) ScaleFactor() int { return m.Config.ScaleFactor() }
-
-// LatentChannels is the number of channels of the latents.
-func (m *KL) LatentChannels() int { return m.Config.LatentChannels }
-
-// Unscaled is [latent_channels, h, w].
-func (m *KL) Unscaled(h, w int) []int { return []int{m.Config.LatentChannels, h, w} }
-
 // Unused returns no patterns: all tensors of a checkpoint are used.
 func (m *KL) Unused() []string { return nil }
 

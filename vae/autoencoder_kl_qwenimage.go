@@ -103,7 +103,7 @@ func NewKLQwenImage(c KLQwenImageConfig) *KLQwenImage {
 	}
 	m.coder = coder{
 		encoder: m.Encoder, decoder: m.Decoder, quant: m.QuantConv, postQuant: m.PostQuantConv,
-		imageChannels: c.InputChannels, latentChannels: c.ZDim, scale: m.ScaleFactor(), strips: s,
+		imageChannels: c.InputChannels, latentChannels: c.ZDim, scale: 1 << len(c.TemperalDownsample), strips: s,
 	}
 	return m
 }
@@ -111,15 +111,6 @@ func NewKLQwenImage(c KLQwenImageConfig) *KLQwenImage {
 // Decode decodes unscaled latents [N, z_dim, h, w] to images [N, 3, H, W], clamped to
 // [-1, 1].
 func (m *KLQwenImage) Decode(z *mlx.Array) *mlx.Array { return m.coder.Decode(z).Clip(-1, 1) }
-
-// ScaleFactor is the size of an image divided by the size of its latents.
-func (m *KLQwenImage) ScaleFactor() int { return 1 << len(m.Config.TemperalDownsample) }
-
-// LatentChannels is the number of channels of the latents.
-func (m *KLQwenImage) LatentChannels() int { return m.Config.ZDim }
-
-// Unscaled is [z_dim, h, w].
-func (m *KLQwenImage) Unscaled(h, w int) []int { return []int{m.Config.ZDim, h, w} }
 
 // Unused returns patterns of the convolutions over time.
 func (m *KLQwenImage) Unused() []string {

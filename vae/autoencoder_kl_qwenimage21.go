@@ -158,7 +158,7 @@ func NewKLQwenImage21(c KLQwenImage21Config) *KLQwenImage21 {
 	}
 	m.coder = coder{
 		encoder: m.Encoder, decoder: m.Decoder, quant: m.QuantConv, postQuant: m.PostQuantConv,
-		imageChannels: c.InChannels, latentChannels: c.ZDim, scale: m.ScaleFactor(), strips: s,
+		imageChannels: c.InChannels, latentChannels: c.ZDim, scale: 1 << len(c.TemperalDownsample), strips: s,
 	}
 	return m
 }
@@ -166,15 +166,6 @@ func NewKLQwenImage21(c KLQwenImage21Config) *KLQwenImage21 {
 // Decode decodes unscaled latents [N, z_dim, h, w] to images [N, ImageChannels, H, W], clamped to
 // [-1, 1].
 func (m *KLQwenImage21) Decode(z *mlx.Array) *mlx.Array { return m.coder.Decode(z).Clip(-1, 1) }
-
-// ScaleFactor is the size of an image divided by the size of its latents.
-func (m *KLQwenImage21) ScaleFactor() int { return 1 << len(m.Config.TemperalDownsample) }
-
-// LatentChannels is the number of channels of the latents.
-func (m *KLQwenImage21) LatentChannels() int { return m.Config.ZDim }
-
-// Unscaled is [z_dim, h, w].
-func (m *KLQwenImage21) Unscaled(h, w int) []int { return []int{m.Config.ZDim, h, w} }
 
 // Unused returns patterns of the convolutions over time.
 func (m *KLQwenImage21) Unused() []string {

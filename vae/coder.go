@@ -105,6 +105,15 @@ func newCoder(c CoderConfig, decoderWidths []int) (coder, *encoder, *decoder) {
 // ImageChannels is the number of channels of images.
 func (m *coder) ImageChannels() int { return m.imageChannels }
 
+// ScaleFactor is the size of an image divided by the size of its latents.
+func (m *coder) ScaleFactor() int { return m.scale }
+
+// LatentChannels is the number of channels of the latents.
+func (m *coder) LatentChannels() int { return m.latentChannels }
+
+// Unscaled is [latent_channels, h, w].
+func (m *coder) Unscaled(h, w int) []int { return []int{m.latentChannels, h, w} }
+
 // Encode encodes images [N, ImageChannels, H, W] from -1 to 1. It returns the mean of their
 // unscaled latents [N, latent_channels, h, w].
 func (m *coder) Encode(x *mlx.Array) *mlx.Array {

@@ -100,29 +100,32 @@ func merge(config, with map[string]any) {
 	}
 }
 
-// randomTensor is a parameter that keeps what goes through it at its size.
-func randomTensor(r *rand.Rand, p nn.Parameter) *checkpoint.Array {
+// Spread returns the size of a parameter, and the deviation and the mean of random values for it that
+// keep what goes through it at its size.
+func Spread(p nn.Parameter) (size int, deviation, mean float64) {
 	shape := p.Stored()
-	n, in := 1, 1
-	for i, d := range shape {
-		n *= d
-		if i > 0 {
-			in *= d
-		}
+	size = 1
+	for _, d := range shape {
+		size *= d
 	}
-	scale, mean := 1/math.Sqrt(float64(in)), 0.0
 	switch {
 	case p.Kind() == nn.EmbeddingWeight:
-		scale = 1
-	case len(shape) == 1 && strings.HasSuffix(p.Name, "weight"): // of a norm
-		scale, mean = 0.1, 1
+		return size, 1, 0
+	case len(shape) == 1 && (strings.HasSuffix(p.Name, "weight") || strings.HasSuffix(p.Name, "running_var")): // of a norm
+		return size, 0.1, 1
 	case len(shape) == 1:
-		scale = 0.1
+		return size, 0.1, 0
 	}
+	return size, 1 / math.Sqrt(float64(size/shape[0])), 0
+}
+
+// randomTensor is a parameter that keeps what goes through it at its size.
+func randomTensor(r *rand.Rand, p nn.Parameter) *checkpoint.Array {
+	n, deviation, mean := Spread(p)
 	data := make([]byte, 0, 2*n)
 	for range n {
-		bits := math.Float32bits(float32(mean + scale*r.NormFloat64()))
+		bits := math.Float32bits(float32(mean + deviation*r.NormFloat64()))
 		data = append(data, byte(bits>>16), byte(bits>>24))
 	}
-	return &checkpoint.Array{Name: p.Name, Dtype: checkpoint.BF16, Shape: shape, Data: data}
+	return &checkpoint.Array{Name: p.Name, Dtype: checkpoint.BF16, Shape: p.Stored(), Data: data}
 }

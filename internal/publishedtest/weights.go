@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
@@ -68,30 +68,14 @@ func newNormals() normals {
 	return n
 }
 
-// tensor returns a parameter that keeps what goes through it at its size.
+// tensor returns a parameter with random values.
 func (n normals) tensor(p nn.Parameter) *checkpoint.Array {
-	shape := p.Stored()
-	size, in := 1, 1
-	for i, d := range shape {
-		size *= d
-		if i > 0 {
-			in *= d
-		}
-	}
-	scale, mean := 1/math.Sqrt(float64(in)), 0.0
-	switch {
-	case p.Kind() == nn.EmbeddingWeight:
-		scale = 1
-	case len(shape) == 1 && (strings.HasSuffix(p.Name, "weight") || strings.HasSuffix(p.Name, "running_var")): // of a norm
-		scale, mean = 0.1, 1
-	case len(shape) == 1:
-		scale = 0.1
-	}
+	size, deviation, mean := modeltest.Spread(p)
 	block := make([]byte, 0, 2*min(size, len(n)))
 	for _, x := range n[:min(size, len(n))] {
-		bits := math.Float32bits(float32(mean + scale*float64(x)))
+		bits := math.Float32bits(float32(mean + deviation*float64(x)))
 		block = append(block, byte(bits>>16), byte(bits>>24))
 	}
 	data := slices.Repeat(block, (size+len(n)-1)/len(n))[:2*size]
-	return &checkpoint.Array{Name: p.Name, Dtype: checkpoint.BF16, Shape: shape, Data: data}
+	return &checkpoint.Array{Name: p.Name, Dtype: checkpoint.BF16, Shape: p.Stored(), Data: data}
 }

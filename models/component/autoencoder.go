@@ -19,6 +19,20 @@ func (c *Class) HasAlpha() bool {
 	return err == nil && a.ImageChannels() == 4
 }
 
+// newAutoencoder returns the NewAutoencoder of a class, from its default config and its constructor.
+func newAutoencoder[C any, P interface {
+	*C
+	vae.Config
+}, A vae.Autoencoder](defaults func() C, declare func(C) A) func(read func(vae.Config) error) (vae.Autoencoder, error) {
+	return func(read func(vae.Config) error) (vae.Autoencoder, error) {
+		c := defaults()
+		if err := read(P(&c)); err != nil {
+			return nil, err
+		}
+		return declare(c), nil
+	}
+}
+
 // DeclareAutoencoder declares the autoencoder described by the config in a folder.
 func DeclareAutoencoder(f *Folder, dir string) (vae.Autoencoder, Component, error) {
 	var config struct {

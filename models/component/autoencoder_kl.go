@@ -25,17 +25,11 @@ var AutoencoderKL = &Class{
 		),
 		ChannelsLast: true,
 	}, AutoencoderKLOfZImage},
-	Original:     klTables(nil),
-	Infer:        inferKL,
-	Quantization: []QuantizationRule{{"*", 16}},
-	NewAutoencoder: func(read func(vae.Config) error) (vae.Autoencoder, error) {
-		c := vae.DefaultKLConfig()
-		if err := read(&c); err != nil {
-			return nil, err
-		}
-		return vae.NewKL(c), nil
-	},
-	LatentKey: "latent_channels",
+	Original:       klTables(nil),
+	Infer:          inferKL,
+	Quantization:   []QuantizationRule{{"*", 16}},
+	NewAutoencoder: newAutoencoder(vae.DefaultKLConfig, vae.NewKL),
+	LatentKey:      "latent_channels",
 	Preview: func(a vae.Autoencoder) *Projection {
 		if !isFlux1(a) {
 			return nil

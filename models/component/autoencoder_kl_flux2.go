@@ -19,16 +19,10 @@ var AutoencoderKLFlux2 = &Class{
 	}},
 	Original: klTables(layout.Rename("encoder.quant_conv", "quant_conv", "decoder.post_quant_conv", "post_quant_conv"),
 		"bn.running_mean"),
-	Infer:        inferKLFlux2,
-	Quantization: []QuantizationRule{{"*", 16}},
-	NewAutoencoder: func(read func(vae.Config) error) (vae.Autoencoder, error) {
-		c := vae.DefaultKLFlux2Config()
-		if err := read(&c); err != nil {
-			return nil, err
-		}
-		return vae.NewKLFlux2(c), nil
-	},
-	LatentKey: "latent_channels",
+	Infer:          inferKLFlux2,
+	Quantization:   []QuantizationRule{{"*", 16}},
+	NewAutoencoder: newAutoencoder(vae.DefaultKLFlux2Config, vae.NewKLFlux2),
+	LatentKey:      "latent_channels",
 	Tiny: func(a vae.Autoencoder) *TinyAutoencoder {
 		if a.LatentChannels() != 128 || a.ScaleFactor() != 16 {
 			return nil

@@ -17,17 +17,11 @@ var AutoencoderKLQwenImage = &Class{
 		Rules:        mfluxQwenVAE(),
 		ChannelsLast: true,
 	}},
-	Original:     wanTables(),
-	Infer:        inferKLQwenImage,
-	Quantization: []QuantizationRule{{"*", 16}},
-	NewAutoencoder: func(read func(vae.Config) error) (vae.Autoencoder, error) {
-		c := vae.DefaultKLQwenImageConfig()
-		if err := read(&c); err != nil {
-			return nil, err
-		}
-		return vae.NewKLQwenImage(c), nil
-	},
-	LatentKey: "z_dim",
+	Original:       wanTables(),
+	Infer:          inferKLQwenImage,
+	Quantization:   []QuantizationRule{{"*", 16}},
+	NewAutoencoder: newAutoencoder(vae.DefaultKLQwenImageConfig, vae.NewKLQwenImage),
+	LatentKey:      "z_dim",
 }
 
 // wanTables returns the layouts of Wan, one for each number of levels and blocks, and

@@ -19,17 +19,11 @@ var AutoencoderKLQwenImage21 = &Class{
 		Rules:        mfluxQwen21VAE(),
 		ChannelsLast: true,
 	}},
-	Original:     wan22Tables(),
-	Infer:        inferKLQwenImage21,
-	Quantization: []QuantizationRule{{"*", 16}},
-	NewAutoencoder: func(read func(vae.Config) error) (vae.Autoencoder, error) {
-		c := vae.DefaultKLQwenImage21Config()
-		if err := read(&c); err != nil {
-			return nil, err
-		}
-		return vae.NewKLQwenImage21(c), nil
-	},
-	LatentKey: "z_dim",
+	Original:       wan22Tables(),
+	Infer:          inferKLQwenImage21,
+	Quantization:   []QuantizationRule{{"*", 16}},
+	NewAutoencoder: newAutoencoder(vae.DefaultKLQwenImage21Config, vae.NewKLQwenImage21),
+	LatentKey:      "z_dim",
 }
 
 // mfluxQwen21VAE returns the rules for the norms. mflux stores them without axes of size 1.

@@ -11,17 +11,11 @@ import (
 // AutoencoderTiny approximates the autoencoders of other classes: TAESD, TAEF1 and TAEF2.
 var AutoencoderTiny = &Class{
 	Name: "AutoencoderTiny", Library: "diffusers", Role: Autoencoder, Folder: Autoencoders, Standalone: true,
-	Original:     tinyTables(),
-	Infer:        inferTiny,
-	Quantization: []QuantizationRule{{"*", 16}},
-	NewAutoencoder: func(read func(vae.Config) error) (vae.Autoencoder, error) {
-		c := vae.DefaultTinyConfig()
-		if err := read(&c); err != nil {
-			return nil, err
-		}
-		return vae.NewTiny(c), nil
-	},
-	LatentKey: "latent_channels",
+	Original:       tinyTables(),
+	Infer:          inferTiny,
+	Quantization:   []QuantizationRule{{"*", 16}},
+	NewAutoencoder: newAutoencoder(vae.DefaultTinyConfig, vae.NewTiny),
+	LatentKey:      "latent_channels",
 }
 
 // A TinyAutoencoder is a published AutoencoderTiny: a repository of the Hugging Face hub, and its file.

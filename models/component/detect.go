@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/models/lora"
 )
 
 // A Detected is a component that was found in a checkpoint.
@@ -67,7 +68,7 @@ func Detect(ck *checkpoint.Checkpoint, supported string) ([]Detected, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%s: contains no tensors", ck.Dir)
 	}
-	if i := slices.IndexFunc(names, isLoRA); i >= 0 {
+	if i := slices.IndexFunc(names, lora.IsKey); i >= 0 {
 		return nil, fmt.Errorf("%s: is %w (it has tensor %s): pass it with --lora, and its base model with --model",
 			ck.Dir, ErrLoRA, shorten(names[i]))
 	}
@@ -83,21 +84,6 @@ func Detect(ck *checkpoint.Checkpoint, supported string) ([]Detected, error) {
 	}
 	return nil, fmt.Errorf("%s: unknown model, with tensors such as %s (%d in all); %s", ck.Dir, strings.Join(some, ", "),
 		len(names), supported)
-}
-
-// isLoRA reports whether a tensor name is one of LoRA, LoKr, LoHa or DoRA.
-func isLoRA(name string) bool {
-	if strings.HasPrefix(name, "lora_") {
-		return true
-	}
-	for _, part := range []string{
-		".lora_A.", ".lora_B.", ".lora_up.", ".lora_down.", ".lora.up.", ".lora.down.", ".lokr_w", ".hada_w", ".lora_A", ".lora_B",
-	} {
-		if strings.Contains(name, part) {
-			return true
-		}
-	}
-	return false
 }
 
 // unsupportedModels lists models that a user may try by mistake, with a part of the

@@ -61,35 +61,20 @@ func progressCounter(component string, list []*TensorWeights, progress func(comp
 func forEach[T any](ctx context.Context, list []T, f func(context.Context, T) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	queue := make(chan T)
-	failed := make(chan error, 1)
+	slots := make(chan struct{}, min(runtime.GOMAXPROCS(0), 16))
 	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), 16, len(list)) {
+	for _, item := range list {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
 		workers.Go(func() {
-			for item := range queue {
-				err := f(ctx, item)
-				if err == nil {
-					continue
-				}
-				select {
-				case failed <- err:
-					stop(err)
-				default:
-				}
+			if err := f(ctx, item); err != nil {
+				stop(err) // the first cause stays
 			}
+			<-slots
 		})
 	}
-	for _, item := range list {
-		if ctx.Err() == nil {
-			queue <- item
-		}
-	}
-	close(queue)
 	workers.Wait()
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return context.Cause(ctx)
-	}
+	return context.Cause(ctx)
 }

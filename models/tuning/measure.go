@@ -148,8 +148,9 @@ func (m *Meter) cases(c *Comparison) (results []CaseResult) {
 
 // shortened returns the beginning of a text's first line.
 func shortened(text string) string {
+	const most = 200 // bytes
 	text, _, _ = strings.Cut(text, "\n")
-	return strings.ToValidUTF8(text[:min(len(text), maxName)], "")
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
 const (

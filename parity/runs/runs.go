@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,23 +28,26 @@ const (
 	Unknown     State = "unknown"     // there are no settings
 )
 
-// A RunInfo describes a latest or archived run.
+// A RunInfo describes a latest or archived run. Model, Prompt, Seed and Commit are those of
+// settings.json, or "".
 type RunInfo struct {
-	Time   string // when it began, in UTC
-	Side   string
-	Dir    string
-	Latest bool
-	State  State
-
-	// Model, Prompt, Seed and Commit are those of settings.json, or "".
-	Model, Prompt, Seed, Commit string
-	Dirty                       bool // files differ from the commit
-
-	Tensors, Stats, Checkpoints int   // number of saved tensors, statistics and checkpoint files
-	Bytes                       int64 // of all files
+	Time        string `json:"time"` // when it began, in UTC
+	Side        string `json:"side"`
+	Dir         string `json:"folder"`
+	Latest      bool   `json:"latest"`
+	State       State  `json:"state"`
+	Model       string `json:"model,omitempty"`
+	Prompt      string `json:"prompt,omitempty"`
+	Seed        string `json:"seed,omitempty"` // text, since not every program reads 64 bits
+	Commit      string `json:"commit,omitempty"`
+	Dirty       bool   `json:"dirty,omitempty"` // files differ from the commit
+	Tensors     int    `json:"tensors"`         // number of saved tensors
+	Stats       int    `json:"stats"`           // number of tensors with statistics
+	Checkpoints int    `json:"checkpoints"`     // number of checkpoint files
+	Bytes       int64  `json:"bytes"`           // of all files
 
 	// Problem is a *[DamagedError] if some files cannot be read, or nil.
-	Problem error
+	Problem error `json:"-"`
 }
 
 // Name returns the name of the run's archive, TIME-SIDE.
@@ -168,21 +170,10 @@ func (r *RunInfo) describe() {
 	r.Problem = damaged(errs)
 }
 
-// maxSettings is the largest size of a settings.json, in bytes.
-const maxSettings = 64 << 20
-
 // readSettings reads a run's settings.json. Numbers are json.Number, since a seed can have 64 bits.
 func readSettings(dir string) (settings map[string]any, err error) {
 	name := filepath.Join(dir, settingsFile)
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, oserr.Bare(err))
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
-	if err == nil && len(text) > maxSettings {
-		err = fmt.Errorf("has more than %d bytes", maxSettings)
-	}
+	text, err := os.ReadFile(name)
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.UseNumber()

@@ -158,9 +158,7 @@ func NewCommand() *cobra.Command {
   gomflux bench --tune`,
 		Args: cli.NoArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.repeat = 3; repeat.Given() {
-				o.repeat = *repeat.Value
-			}
+			o.repeat = repeat.OrElse(3)
 			if o.compare {
 				return o.runTune(cmd)
 			}

@@ -114,10 +114,7 @@ func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defau
 		}
 	}
 	if b.random != "" {
-		o.Random = &models.Random{Dtype: checkpoint.BF16, PromptTokens: benchPromptTokens}
-		if b.promptTokens.Given() {
-			o.Random.PromptTokens = *b.promptTokens.Value
-		}
+		o.Random = &models.Random{Dtype: checkpoint.BF16, PromptTokens: b.promptTokens.OrElse(benchPromptTokens)}
 		if o.Dtype != nil {
 			o.Random.Dtype, _ = nn.FileDtype(*o.Dtype)
 		}
@@ -162,19 +159,13 @@ func (b *benchmark) request(p *models.Pipeline, run int) models.Request {
 	r := models.Request{
 		Prompt: fmt.Sprintf("%s %d", benchPrompt, run%10), NegativePrompt: fmt.Sprintf("%s %d", benchPrompt, (run+5)%10),
 		Height: cmp.Or(b.height.OrZero(), d.Height), Width: cmp.Or(b.width.OrZero(), d.Width),
-		Steps: cmp.Or(b.steps.OrZero(), min(d.Steps, benchSteps)), Guidance: d.Guidance,
+		Steps: cmp.Or(b.steps.OrZero(), min(d.Steps, benchSteps)), Guidance: b.guidance.OrElse(d.Guidance),
 		MaxSequenceLength: d.MaxSequenceLength, Progress: b.show,
 	}
 	r.GuidanceInterval, r.StepCache = b.interval.OrZero(), b.stepCache.String()
-	if b.guidance.Given() {
-		r.Guidance = *b.guidance.Value
-	}
 	n := p.LeastReferences()
 	if b.inpaint {
 		n = max(n-1, 0) // an editor sees the image to inpaint as its first reference image
-	}
-	if b.references.Given() {
-		n = *b.references.Value
 	}
 	random := rand.New(rand.NewPCG(uint64(run), 0))
 	draw := func() *image.RGBA {
@@ -184,7 +175,7 @@ func (b *benchmark) request(p *models.Pipeline, run int) models.Request {
 		}
 		return img
 	}
-	for range n {
+	for range b.references.OrElse(n) {
 		r.References = append(r.References, draw())
 	}
 	if r.Inpaint = p.LeastInpaint(draw()); b.inpaint {

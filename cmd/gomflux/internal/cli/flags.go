@@ -78,37 +78,30 @@ func WholeFrom(least int64, kind string) Optional[int] {
 	}}
 }
 
-// Scale is a flag for numbers from 0.
-func Scale(kind string) Optional[float64] {
+// number is a flag for the numbers for which valid is true, which expected describes.
+func number(kind, expected string, valid func(v float64) bool) Optional[float64] {
 	return Optional[float64]{kind: kind, parse: func(s string) (float64, error) {
 		v, err := strconv.ParseFloat(s, 64)
-		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			return 0, errors.New("must be a number, 0 or more")
+		if err != nil || !valid(v) {
+			return 0, errors.New("must be a number" + expected)
 		}
 		return v, nil
 	}}
+}
+
+// Scale is a flag for numbers from 0.
+func Scale(kind string) Optional[float64] {
+	return number(kind, ", 0 or more", func(v float64) bool { return v >= 0 && !math.IsInf(v, 1) })
 }
 
 // Strength is a flag for numbers above 0 and below 1; 1 would leave no step.
 func Strength(kind string) Optional[float64] {
-	return Optional[float64]{kind: kind, parse: func(s string) (float64, error) {
-		v, err := strconv.ParseFloat(s, 64)
-		if err != nil || !(v > 0 && v < 1) {
-			return 0, errors.New("must be a number above 0 and below 1")
-		}
-		return v, nil
-	}}
+	return number(kind, " above 0 and below 1", func(v float64) bool { return v > 0 && v < 1 })
 }
 
 // Fraction is a flag for numbers from 0 and below 1.
 func Fraction(kind string) Optional[float64] {
-	return Optional[float64]{kind: kind, parse: func(s string) (float64, error) {
-		v, err := strconv.ParseFloat(s, 64)
-		if err != nil || !(v >= 0 && v < 1) {
-			return 0, errors.New("must be a number, 0 or more and below 1")
-		}
-		return v, nil
-	}}
+	return number(kind, ", 0 or more and below 1", func(v float64) bool { return v >= 0 && v < 1 })
 }
 
 // A SeedList is the value of --seed: 64-bit unsigned numbers with commas between them,

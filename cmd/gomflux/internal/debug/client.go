@@ -179,15 +179,7 @@ func (r *resumeFlags) add(cmd *cobra.Command) {
 }
 
 func (r *resumeFlags) arguments(until string) protocol.ResumeArguments {
-	return protocol.ResumeArguments{Until: until, MaxWait: waitSeconds(&r.maxWait)}
-}
-
-// waitSeconds returns the value of --max-wait, or its default.
-func waitSeconds(maxWait *cli.Optional[float64]) float64 {
-	if maxWait.Given() {
-		return *maxWait.Value
-	}
-	return defaultMaxWait
+	return protocol.ResumeArguments{Until: until, MaxWait: r.maxWait.OrElse(defaultMaxWait)}
 }
 
 // resume lets the run of the chosen session go on.

@@ -132,7 +132,7 @@ func (o *debugStartOptions) start(ctx context.Context, stderr io.Writer, out *ui
 	if !o.run {
 		return out.Result(startedSession{*status})
 	}
-	return resumeSession(ctx, out, client, protocol.Continue, protocol.ResumeArguments{MaxWait: waitSeconds(&o.maxWait)})
+	return resumeSession(ctx, out, client, protocol.Continue, protocol.ResumeArguments{MaxWait: o.maxWait.OrElse(defaultMaxWait)})
 }
 
 // spawn starts the process of a session. It returns nil if the command ended at once without an

@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -158,7 +159,9 @@ func (o *roundtripOptions) run(ctx context.Context, out *ui.Output, name string)
 	if err != nil {
 		return cli.ModelError(err)
 	}
-	r.compare(img, picture.Opaque(back))
+	if err := r.compare(img, picture.Opaque(back)); err != nil {
+		return err
+	}
 	if o.write {
 		if r.File, err = (cli.Saver{Overwrite: o.Overwrite}).Save(ctx, o.Output, back); err != nil {
 			return err
@@ -189,12 +192,13 @@ func (r *roundtrip) autoencode(ctx context.Context, vae *gomflux.VAE, progress *
 }
 
 // compare fills in the differences.
-func (r *roundtrip) compare(img, back *image.RGBA) {
-	d := compare(img, back)
-	r.Width, r.Height, r.Mean, r.Largest = img.Rect.Dx(), img.Rect.Dy(), d.mean, d.largest
-	if !math.IsInf(d.psnr, 0) {
-		r.PSNR = &d.psnr
+func (r *roundtrip) compare(img, back *image.RGBA) error {
+	d, err := parity.CompareImages(img, back)
+	r.Width, r.Height, r.Mean, r.Largest = img.Rect.Dx(), img.Rect.Dy(), d.Mean, d.Max
+	if !math.IsInf(d.PSNR, 0) {
+		r.PSNR = &d.PSNR
 	}
+	return err
 }
 
 // Text implements ui.Result.
@@ -228,35 +232,4 @@ func crop(r image.Rectangle, scale int) (image.Rectangle, error) {
 	}
 	corner := r.Min.Add(image.Pt((r.Dx()-w)/2, (r.Dy()-h)/2))
 	return image.Rectangle{corner, corner.Add(image.Pt(w, h))}, nil
-}
-
-// A difference compares red, green and blue of two images.
-type difference struct {
-	psnr    float64 // in dB, +Inf for equal images
-	mean    float64 // absolute difference, from 0 to 255
-	largest int
-}
-
-// compare compares images of the same size.
-func compare(a, b *image.RGBA) difference {
-	var d difference
-	var sum, squares int
-	size := a.Rect.Size()
-	for y := range size.Y {
-		p, q := a.Pix[a.PixOffset(a.Rect.Min.X, a.Rect.Min.Y+y):], b.Pix[b.PixOffset(b.Rect.Min.X, b.Rect.Min.Y+y):]
-		for i := range 4 * size.X {
-			if i%4 == 3 {
-				continue // alpha is opaque
-			}
-			e := int(p[i]) - int(q[i])
-			squares += e * e
-			e = max(e, -e)
-			sum += e
-			d.largest = max(d.largest, e)
-		}
-	}
-	n := float64(3 * size.X * size.Y)
-	d.mean = float64(sum) / n
-	d.psnr = 10 * math.Log10(255*255*n/float64(squares))
-	return d
 }

@@ -41,15 +41,21 @@ func TestCompare(t *testing.T) {
 	large := grey(image.Rect(0, 0, 10, 10), 100)
 	a := large.SubImage(image.Rect(3, 4, 5, 6)).(*image.RGBA) // 2x2, not at 0
 	b := grey(image.Rect(0, 0, 2, 2), 100)
-	if d := compare(a, b); !math.IsInf(d.psnr, 1) || d.mean != 0 || d.largest != 0 {
-		t.Errorf("equal pictures: %+v", d)
+	compared := func(a, b *image.RGBA) (r roundtrip) {
+		if err := r.compare(a, b); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := compared(a, b); r.PSNR != nil || r.Mean != 0 || r.Largest != 0 {
+		t.Errorf("equal pictures: %+v", r)
 	}
 	b.SetRGBA(1, 1, color.RGBA{103, 100, 96, 255})
 	// squares 9 and 16 over 12 values
-	if d := compare(a, b); math.Abs(d.psnr-10*math.Log10(255*255/(25.0/12))) > 1e-9 || math.Abs(d.mean-7.0/12) > 1e-12 || d.largest != 4 {
-		t.Errorf("found %+v", d)
+	if r := compared(a, b); math.Abs(*r.PSNR-10*math.Log10(255*255/(25.0/12))) > 1e-9 || math.Abs(r.Mean-7.0/12) > 1e-12 || r.Largest != 4 {
+		t.Errorf("found %+v", r)
 	}
-	if d := compare(grey(b.Rect, 0), grey(b.Rect, 255)); d.psnr != 0 || d.mean != 255 || d.largest != 255 {
-		t.Errorf("black and white: %+v", d)
+	if r := compared(grey(b.Rect, 0), grey(b.Rect, 255)); *r.PSNR != 0 || r.Mean != 255 || r.Largest != 255 {
+		t.Errorf("black and white: %+v", r)
 	}
 }

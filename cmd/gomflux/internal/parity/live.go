@@ -272,11 +272,7 @@ func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, p parity.Op
 			out.ClearStatus()
 			out.Status("comparing")
 		}
-		limit := int64(parity.DefaultLiveMemory)
-		if o.memory.Given() {
-			limit = *o.memory.Value
-		}
-		r, err := parity.Live(ctx, run, stream.tensors, limit, p)
+		r, err := parity.Live(ctx, run, stream.tensors, o.memory.OrElse(parity.DefaultLiveMemory), p)
 		if err = stream.end(err); err != nil {
 			return nil, memoryHint(err)
 		}

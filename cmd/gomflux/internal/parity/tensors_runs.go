@@ -61,37 +61,20 @@ type runList struct {
 }
 
 type jsonRun struct {
-	Name        string     `json:"name"`
-	Time        string     `json:"time"`
-	Side        string     `json:"side"`
-	Folder      string     `json:"folder"`
-	Latest      bool       `json:"latest"`
-	State       runs.State `json:"state"`
-	Model       string     `json:"model,omitempty"`
-	Prompt      string     `json:"prompt,omitempty"`
-	Seed        string     `json:"seed,omitempty"` // text, since not every program reads 64 bits
-	Commit      string     `json:"commit,omitempty"`
-	Dirty       bool       `json:"dirty,omitempty"`
-	Tensors     int        `json:"tensors"`
-	Stats       int        `json:"stats"`
-	Checkpoints int        `json:"checkpoints"`
-	Bytes       int64      `json:"bytes"`
-	Problem     string     `json:"problem,omitempty"`
+	Name string `json:"name"`
+	runs.RunInfo
+	Problem string `json:"problem,omitempty"`
 }
 
 func listRuns(out *ui.Output, tree *runs.Tree) error {
-	runs, err := tree.Runs()
+	found, err := tree.Runs()
 	if err != nil {
 		return err
 	}
 	list := runList{tree.Root, []jsonRun{}}
 	var problems []error
-	for _, r := range runs {
-		j := jsonRun{
-			Name: r.Name(), Time: r.Time, Side: r.Side, Folder: r.Dir, Latest: r.Latest, State: r.State,
-			Model: r.Model, Prompt: r.Prompt, Seed: r.Seed, Commit: r.Commit, Dirty: r.Dirty,
-			Tensors: r.Tensors, Stats: r.Stats, Checkpoints: r.Checkpoints, Bytes: r.Bytes,
-		}
+	for _, r := range found {
+		j := jsonRun{Name: r.Name(), RunInfo: r}
 		if r.Problem != nil {
 			j.Problem = r.Problem.Error()
 			problems = append(problems, r.Problem)

@@ -45,11 +45,7 @@ func newTensorsShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			n := defaultValues
-			if values.Given() {
-				n = *values.Value
-			}
-			return showTensors(cmd.Context(), flags.Out(cmd), tree, args[0], n)
+			return showTensors(cmd.Context(), flags.Out(cmd), tree, args[0], values.OrElse(defaultValues))
 		},
 	}
 	flags.Add(cmd)
