@@ -14,7 +14,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -193,7 +193,7 @@ func (r *roundtrip) autoencode(ctx context.Context, vae *gomflux.VAE, progress *
 
 // compare fills in the differences.
 func (r *roundtrip) compare(img, back *image.RGBA) error {
-	d, err := parity.CompareImages(img, back)
+	d, err := report.CompareImages(img, back)
 	r.Width, r.Height, r.Mean, r.Largest = img.Rect.Dx(), img.Rect.Dy(), d.Mean, d.Max
 	if !math.IsInf(d.PSNR, 0) {
 		r.PSNR = &d.PSNR
