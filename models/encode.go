@@ -1,6 +1,7 @@
 package models
 
 import (
+	"image"
 	"slices"
 	"time"
 
@@ -252,7 +253,7 @@ func (r *Run) predictors() (out predictors, err error) {
 		inpainted = r.imageLatents(r.latentShape(h, w)).Squeeze(0).AsType(r.dtype)
 	}
 	for i, img := range references {
-		if i == 0 && r.showsInpainted {
+		if i == 0 && r.showsInpainted && !r.placesApart(img) {
 			c.References = append(c.References, inpainted)
 			continue
 		}
@@ -283,6 +284,13 @@ func (r *Run) predictors() (out predictors, err error) {
 		out.rows = rows.Dim(0)
 	}
 	return out, nil
+}
+
+// placesApart reports whether the image to inpaint is encoded as a reference image too, because the prompt
+// has a place for each token of it and the run's size would give it others.
+func (r *Run) placesApart(img input) bool {
+	_, places := r.family.(family.ReferencePlacer)
+	return places && r.family.(family.Editor).ReferenceSize(img.Bounds().Size(), r.Multiple()) != image.Pt(r.Width, r.Height)
 }
 
 // newTimeTable returns the table for the run's predictors, nil for a family without one and while a

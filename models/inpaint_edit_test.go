@@ -143,3 +143,34 @@ func flipped(img *image.RGBA) *image.RGBA {
 	}
 	return out
 }
+
+// TestInpaintPlaces inpaints in sizes that are not those in which the model sees a reference image, of
+// whose tokens each has a place in the prompt.
+func TestInpaintPlaces(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p, err := Load(os.DirFS("testdata/qwen-image-21/model"), LoadOptions{Dtype: new(mlx.Float32)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		img, mask := coloured(80, 64), image.NewGray(image.Rect(0, 0, 80, 64))
+		for y := 16; y < 48; y++ {
+			for x := 20; x < 60; x++ {
+				mask.Pix[y*mask.Stride+x] = 255
+			}
+		}
+		in, err := inpaint.New(img, mask, inpaint.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := p.EditSize([]image.Image{img})
+		for _, size := range []image.Point{own, {32, 32}, {96, 64}} {
+			_, err := p.Generate(Request{
+				Prompt: "a red hat", Height: size.Y, Width: size.X, Steps: 2, MaxSequenceLength: 200, Seed: 3, Guidance: 1, Inpaint: in,
+			})
+			if err != nil {
+				t.Errorf("%v: %v", size, err)
+			}
+		}
+	})
+}

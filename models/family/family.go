@@ -195,6 +195,10 @@ type Cropper interface {
 // is given besides it.
 type ReferenceReplacer interface{ ReplacesInpainted() }
 
+// A ReferencePlacer is an Editor whose prompt has a place for each token of a reference image, so that an
+// image must be encoded in ReferenceSize, also the one to inpaint.
+type ReferencePlacer interface{ PlacesReferences() }
+
 // A VisionEncoder is an Editor whose text encoder sees the reference images.
 type VisionEncoder interface {
 	// Vision returns the vision encoder, and the number of its tokens for the images.

@@ -123,6 +123,9 @@ func (q *qwenImage21) CacheSize(references, text int) int64 {
 // ConditionsOnce reports whether the prompt and the reference images do not see the latents.
 func (q *qwenImage21) ConditionsOnce() bool { return q.transformer.Config.CausalCondition }
 
+// PlacesReferences implements ReferencePlacer.
+func (q *qwenImage21) PlacesReferences() {}
+
 func (q *qwenImage21) PromptEncodings(references []image.Image) []PromptEncoding {
 	var images []string
 	for i := range references {
