@@ -448,8 +448,6 @@ func TestReleaseMemory(t *testing.T) {
 		if mlx.CurrentDevice() != mlx.CPU {
 			t.Skip("only on the CPU")
 		}
-		mlx.ReleaseMemory()
-		before := resident(t)
 		mlx.WithScope(func() { block(64) })
 		var small []*mlx.Array
 		for range 1024 {
@@ -463,8 +461,10 @@ func TestReleaseMemory(t *testing.T) {
 		}
 		used := resident(t)
 		mlx.ReleaseMemory()
-		if after := resident(t); used < before+120 || after > before+16 {
-			t.Errorf("%d MiB before, %d with arrays of 128, %d after they were freed", before, used, after)
+		// Only these two are compared, since Go's runtime returns memory of its own at any time. Without the
+		// C library's part it is 64 MiB.
+		if after := resident(t); used-after < 96 {
+			t.Errorf("%d MiB with arrays of 128, %d after they were freed", used, after)
 		}
 	})
 }
