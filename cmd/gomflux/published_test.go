@@ -22,13 +22,14 @@ import (
 func TestPublished(t *testing.T) {
 	found, tokenizers := published(t), map[string]bool{}
 	image := filepath.Join(modeltest.Folder(t, "flux1-kontext"), "..", "first.png")
+	mask := filepath.Join(modeltest.Folder(t, "flux1-fill"), "..", "mask.png")
 	for _, m := range found {
 		t.Run(m.Name, func(t *testing.T) {
 			dir := t.TempDir()
 			folder, saved := filepath.Join(dir, filepath.Base(m.Name)), filepath.Join(dir, "saved")
 			err := m.Write(folder, true)
 			if err == nil {
-				err = publishedtest.WriteWeights(folder)
+				err = m.WriteWeights(folder)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -37,8 +38,11 @@ func TestPublished(t *testing.T) {
 				t.Log("gomflux's own values: ", strings.Join(slices.Sorted(maps.Keys(m.Filled)), ", "))
 			}
 			run := []string{"generate"}
-			if strings.Contains(m.Name, "Edit") {
+			switch {
+			case strings.Contains(m.Name, "Edit"), strings.Contains(m.Name, "Kontext"):
 				run = []string{"edit", "--image", image}
+			case strings.Contains(m.Name, "Fill"):
+				run = []string{"inpaint", "--image", image, "--mask", mask}
 			}
 			succeeds(t, append(run, "-m", folder, "-p", "a red cat -- on a mat", "-H", "64", "-W", "64", "-s", "1", "--quiet",
 				"-o", filepath.Join(dir, "a.png"))...)

@@ -1,10 +1,15 @@
 // Package publishedtest makes small models of the small files that published models have: their
 // configs with fewer layers and channels, and everything else as it is.
+//
+// published.json has the facts: which file of another model a model has too, the values of files that
+// are not had and who else states them, hashes in public manifests, and the layout of the weights.
 package publishedtest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -15,7 +20,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/index"
 )
@@ -32,20 +37,40 @@ func Root(repository string) string {
 	return filepath.Join(repository, "..", "shared", "real")
 }
 
-// table is published.json: which files of other models a model has too, and small dimensions.
+// facts are what published.json has about a model.
+type facts struct {
+	Like    string                    // the model whose files and layout of weights this one has, except for what follows
+	From    map[string][]string       // by a folder of the model, patterns of files in the root, later ones first
+	Set     map[string]map[string]any // by file, values over those of the files above, or of a file that is not had
+	None    []string                  // published files of which nothing but the name is known
+	Sources map[string][]string       // by file or folder, who states what is not proved by a hash
+	SHA256  map[string]string         // by file, the first digits of the published file's hash
+	Layout
+}
+
+// A Layout is how the weights of a model are published.
+type Layout struct {
+	Shards map[string]int              // files, by component; one if it is left out
+	Dtypes map[string]checkpoint.Dtype // by component; bfloat16 if it is left out
+	Bytes  map[string]int64            // of all files together with their headers, by component
+}
+
+// table is published.json.
 var table struct {
-	// Models has, by a model's folder in the root and a folder of the model, patterns of files of
-	// other models. A model's own files take precedence, and later patterns over earlier ones.
-	Models map[string]map[string][]string
-	// Small has keys of configs by class.
-	Small map[string]map[string]any
+	Models map[string]*facts           // by name
+	Names  map[string][][2]string      // by class, what names begin with here and as published
+	More   map[string]map[string][]any // by class, shapes of tensors that gomflux does not declare
+	Small  map[string]map[string]any   // by class, keys of configs for small dimensions
 }
 
 //go:embed published.json
 var tableText []byte
 
 func init() {
-	if err := json.Unmarshal(tableText, &table); err != nil {
+	d := json.NewDecoder(bytes.NewReader(tableText))
+	d.DisallowUnknownFields()
+	d.UseNumber()
+	if err := d.Decode(&table); err != nil {
 		panic(err)
 	}
 }
@@ -54,65 +79,94 @@ func init() {
 type Model struct {
 	Name   string            // owner/name
 	Files  map[string]string // paths of the published files, by their names in the model's folder
-	Filled map[string][]byte // files that are not had: gomflux's own values
+	Filled map[string][]byte // files that are not had, made from facts
+	Layout
 }
 
-// Models lists the models that have files in root.
+// Models lists the published models, whose files are in root.
 func Models(root string) (models []*Model, err error) {
-	for _, folder := range slices.Sorted(maps.Keys(table.Models)) {
-		m, err := open(root, folder)
+	for _, name := range slices.Sorted(maps.Keys(table.Models)) {
+		m, err := open(root, name)
 		if err != nil {
 			return nil, err
 		}
 		models = append(models, m)
 	}
 	folders, err := filepath.Glob(filepath.Join(root, "*__*"))
-	if err != nil || len(folders) != len(models) {
-		return nil, fmt.Errorf("%s: %d folders of models, expected the %d in published.json (%v)", root, len(folders), len(models), err)
+	for _, folder := range folders {
+		if name := strings.Replace(filepath.Base(folder), "__", "/", 1); err == nil && table.Models[name] == nil {
+			err = fmt.Errorf("%s: the model is not in published.json", folder)
+		}
 	}
-	return models, nil
+	return models, err
 }
 
 // open lists the files of a model.
-func open(root, folder string) (*Model, error) {
-	owner, name, _ := strings.Cut(folder, "__")
-	m := &Model{Name: owner + "/" + name, Files: map[string]string{}, Filled: map[string][]byte{}}
-	for dir, patterns := range table.Models[folder] {
+func open(root, name string) (*Model, error) {
+	of := table.Models[name]
+	m := &Model{Files: map[string]string{}, Filled: map[string][]byte{},
+		Layout: Layout{Shards: map[string]int{}, Dtypes: map[string]checkpoint.Dtype{}}}
+	if of.Like != "" {
+		var err error
+		if m, err = open(root, of.Like); err != nil {
+			return nil, err
+		}
+	}
+	m.Name, m.Bytes = name, of.Bytes
+	maps.Copy(m.Shards, of.Shards)
+	maps.Copy(m.Dtypes, of.Dtypes)
+	for dir, patterns := range of.From {
 		for _, pattern := range patterns {
 			files, err := filepath.Glob(filepath.Join(root, pattern))
 			if err != nil || len(files) == 0 {
 				return nil, fmt.Errorf("%s: no such file (%v)", filepath.Join(root, pattern), err)
 			}
 			for _, file := range files {
-				m.Files[path.Join(dir, filepath.Base(file))] = file
+				m.has(path.Join(dir, filepath.Base(file)), file)
 			}
 		}
 	}
-	own := os.DirFS(filepath.Join(root, folder))
-	err := fs.WalkDir(own, ".", func(file string, d fs.DirEntry, err error) error {
+	folder := filepath.Join(root, strings.Replace(name, "/", "__", 1))
+	err := fs.WalkDir(os.DirFS(folder), ".", func(file string, d fs.DirEntry, err error) error {
+		if file == "." && os.IsNotExist(err) {
+			return nil
+		}
 		if err == nil && !d.IsDir() {
-			m.Files[file] = filepath.Join(root, folder, filepath.FromSlash(file))
+			m.has(file, filepath.Join(folder, filepath.FromSlash(file)))
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	preset, known := catalog.FindPreset(m.Name)
-	if !known {
-		return m, nil // a copy of a model, which is complete
-	}
-	values, err := catalog.FindConfigs(preset.Name)
-	if err != nil {
-		return nil, err
-	}
-	return m, fs.WalkDir(values.FS, ".", func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || m.Files[file] != "" {
-			return err
+	for file, values := range of.Set {
+		if err == nil {
+			err = m.set(file, values)
 		}
-		m.Filled[file], err = fs.ReadFile(values.FS, file)
-		return err
-	})
+	}
+	return m, err
+}
+
+// has adds a file.
+func (m *Model) has(file, from string) {
+	m.Files[file] = from
+	delete(m.Filled, file)
+}
+
+// set changes values of a JSON file, or adds it.
+func (m *Model) set(file string, values map[string]any) error {
+	config := map[string]any{}
+	if m.Files[file] != "" || m.Filled[file] != nil {
+		text, err := m.Read(file)
+		if err == nil {
+			config, err = parse(text)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", m.Name, file, err)
+		}
+	}
+	merge(config, values)
+	text, err := json.MarshalIndent(config, "", "  ")
+	m.Filled[file] = text
+	delete(m.Files, file)
+	return err
 }
 
 // Read reads a file of the model.
@@ -123,11 +177,67 @@ func (m *Model) Read(file string) ([]byte, error) {
 	return os.ReadFile(m.Files[file])
 }
 
+// A File is a small file of a published model.
+type File struct {
+	Name string
+	// Status is have, if a public manifest has the file's hash; agreed, if several sources state the
+	// contents; guessed, if one does or they are those of another model; none, if they are unknown.
+	Status  string
+	SHA256  string   // of the contents
+	Sources []string // of contents without a hash
+}
+
+// List describes the small files of the model.
+func (m *Model) List() (list []File, err error) {
+	known := table.Models[m.Name]
+	add := func(file, sum string) {
+		f := File{Name: file, SHA256: sum, Status: "guessed", Sources: m.sources(file)}
+		switch hash := known.SHA256[file]; {
+		case hash != "" && strings.HasPrefix(sum, hash):
+			f.Status, f.Sources = "have", nil
+		case slices.Contains(known.None, file):
+			f.Status, f.Sources, f.SHA256 = "none", nil, hash
+		case len(f.Sources) > 1 && sum != "":
+			f.Status = "agreed"
+		}
+		list = append(list, f)
+	}
+	for _, file := range slices.Concat(slices.Collect(maps.Keys(m.Files)), slices.Collect(maps.Keys(m.Filled))) {
+		text, err := m.Read(file)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(text)
+		add(file, hex.EncodeToString(sum[:]))
+	}
+	for dir, n := range m.Shards {
+		if file := path.Join(dir, m.weights(dir)+indexSuffix); n > 1 && m.Files[file] == "" {
+			add(file, "") // made of the names of the tensors, and guessed but for them and the number of files
+		}
+	}
+	for _, file := range known.None {
+		add(file, "")
+	}
+	slices.SortFunc(list, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// sources are those of the longest part of a file's name that has some.
+func (m *Model) sources(file string) []string {
+	of := table.Models[m.Name].Sources
+	for ; of[file] == nil && file != ""; file = strings.TrimSuffix(path.Dir(file), ".") {
+	}
+	return of[file]
+}
+
+// indexSuffix is the end of the names of indexes of weights.
+const indexSuffix = ".safetensors.index.json"
+
 // Write writes the model's files to a folder, with small dimensions if small is set. Files that stay
-// as they are become links. There are no weights and no indexes of them.
+// as they are become links. There are no weights and no indexes of them: see [Model.WriteWeights].
 func (m *Model) Write(folder string, small bool) error {
 	for _, file := range slices.Sorted(maps.Keys(m.Files)) {
-		if !m.changes(file) && !strings.HasSuffix(file, ".safetensors.index.json") {
+		if !m.changes(file) && !strings.HasSuffix(file, indexSuffix) {
 			to := filepath.Join(folder, filepath.FromSlash(file))
 			if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 				return err
@@ -204,14 +314,19 @@ func reduce(text []byte, class string) ([]byte, error) {
 	if !ok {
 		return text, nil
 	}
-	var config map[string]any
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber() // 1.0 stays a float, for Python
-	if err := d.Decode(&config); err != nil {
+	config, err := parse(text)
+	if err != nil {
 		return nil, err
 	}
 	merge(config, small)
 	return json.MarshalIndent(config, "", "  ")
+}
+
+// parse reads a JSON object, in which 1.0 stays a float, for Python.
+func parse(text []byte) (object map[string]any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return object, d.Decode(&object)
 }
 
 // merge replaces keys, those of objects in objects too.

@@ -11,15 +11,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/publishedtest"
+	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/lora"
 )
 
-// TestWhole declares every published model in its own dimensions, and compares the names of its
-// tensors with those of its indexes.
-func TestWhole(t *testing.T) {
+// models lists the models, and skips the test if their files are not there.
+func models(t *testing.T) []*publishedtest.Model {
+	t.Helper()
 	root := publishedtest.Root("../..")
 	if _, err := os.Stat(root); err != nil {
 		t.Skipf("the small files of published models are not there (%s names their folder): %v", publishedtest.Env, err)
@@ -29,8 +29,49 @@ func TestWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compared := 0
-	for _, m := range models {
+	return models
+}
+
+// TestPresets: every model that gomflux lists has a skeleton.
+func TestPresets(t *testing.T) {
+	names := map[string]bool{}
+	for _, m := range models(t) {
+		names[m.Name] = true
+	}
+	for _, p := range catalog.Presets {
+		if !names[p.Repo] {
+			t.Errorf("%s has no skeleton", p.Repo)
+		}
+	}
+}
+
+// TestList: files are there if their hash is known, and everything else has a source.
+func TestList(t *testing.T) {
+	for _, m := range models(t) {
+		list, err := m.List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := 0
+		for _, f := range list {
+			if f.Status == "have" {
+				have++
+			}
+			if (f.Status == "agreed") != (len(f.Sources) > 1 && f.SHA256 != "") || f.Status == "guessed" && len(f.Sources) == 0 {
+				t.Errorf("%s: %s is %s by %q", m.Name, f.Name, f.Status, f.Sources)
+			}
+		}
+		if strings.HasPrefix(m.Name, "Tongyi-MAI/Z-Image-Turbo") && have != 9 {
+			t.Errorf("%s: %d files have the published hash, expected 9", m.Name, have)
+		}
+	}
+}
+
+// TestWhole declares every published model in its own dimensions, and compares the names of its
+// tensors with those of its indexes, and their size with that of the published files.
+func TestWhole(t *testing.T) {
+	indexes, sizes := 0, 0
+	for _, m := range models(t) {
 		folder := filepath.Join(t.TempDir(), "model")
 		if err := m.Write(folder, false); err != nil {
 			t.Fatal(err)
@@ -41,12 +82,30 @@ func TestWhole(t *testing.T) {
 			continue
 		}
 		for _, c := range components {
+			tensors, err := m.Tensors(folder, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			var size int64
+			for _, x := range tensors {
+				names = append(names, x.Name)
+				n := int64(x.Dtype.Size())
+				for _, d := range x.Shape {
+					n *= int64(d)
+				}
+				size += n
+			}
+			slices.Sort(names)
 			for file := range m.Files {
 				if path.Dir(file) != c.Dir || !strings.HasSuffix(file, ".safetensors.index.json") {
 					continue
 				}
 				text, err := m.Read(file)
 				var index struct {
+					Metadata struct {
+						Size int64 `json:"total_size"`
+					}
 					WeightMap map[string]string `json:"weight_map"`
 				}
 				if err == nil {
@@ -55,19 +114,25 @@ func TestWhole(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				stored := &checkpoint.Checkpoint{Tensors: map[string]checkpoint.Tensor{}} // without shapes, which are not known
-				for name := range index.WeightMap {
-					stored.Tensors[name] = checkpoint.Tensor{Name: name}
+				if want := slices.Sorted(maps.Keys(index.WeightMap)); !slices.Equal(names, want) {
+					t.Errorf("%s: %s: declared are %d tensors, published are %d", m.Name, file, len(names), len(want))
 				}
-				if _, m := c.Match(stored); m != nil && len(m.Missing)+len(m.Unexpected) > 0 {
-					t.Errorf("%s: %d declared tensors are missing, %d are not expected", file, len(m.Missing), len(m.Unexpected))
+				if !strings.Contains(m.Name, "Fill") && size != index.Metadata.Size { // Fill has the names of dev's index only
+					t.Errorf("%s: %s: declared are %d bytes, published are %d", m.Name, file, size, index.Metadata.Size)
 				}
-				compared++
+				indexes++
+			}
+			if want, ok := m.Bytes[c.Dir]; ok {
+				// a header has 60 to 250 bytes for each tensor
+				if header := want - size; header < 60*int64(len(names)) || header > 250*int64(len(names)) {
+					t.Errorf("%s: %s: declared are %d tensors of %d bytes, the published files have %d", m.Name, c.Dir, len(names), size, want)
+				}
+				sizes++
 			}
 		}
 	}
-	if compared != 4 { // of transformers and T5 of FLUX.1
-		t.Errorf("%d indexes were compared", compared)
+	if indexes != 10 || sizes != 12 { // of FLUX.1; of manifests
+		t.Errorf("%d indexes and %d sizes were compared", indexes, sizes)
 	}
 }
 
@@ -78,12 +143,7 @@ func TestForeignLoRA(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Skipf("the keys of published LoRAs are not there (%s names their folder)", publishedtest.Env)
 	}
-	t.Setenv("HF_HOME", t.TempDir())
-	models, err := publishedtest.Models(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range models {
+	for _, m := range models(t) {
 		folder := filepath.Join(t.TempDir(), "model")
 		if err := m.Write(folder, false); err != nil {
 			t.Fatal(err)

@@ -1,10 +1,16 @@
 package publishedtest
 
 import (
+	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/modeltest"
@@ -13,6 +19,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/textenc"
 )
 
 // Components declares the components with weights of a model folder.
@@ -32,27 +39,166 @@ func Components(folder string) ([]component.Component, error) {
 	return d.Components, nil
 }
 
-// WriteWeights writes random weights for the configs in a model folder, in bfloat16.
-func WriteWeights(folder string) error {
+// A Tensor is a tensor of a published model.
+type Tensor struct {
+	Name            string // as published
+	Shape           []int
+	Dtype           checkpoint.Dtype
+	deviation, mean float64 // of random values
+}
+
+// size returns the number of elements.
+func (t *Tensor) size() int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Tensors lists the tensors of a component of the model, whose configs are in a folder: those that
+// gomflux declares, and those of the published files that it has no use for.
+func (m *Model) Tensors(folder string, c component.Component) (list []Tensor, err error) {
+	classes, err := m.classes()
+	if err != nil {
+		return nil, err
+	}
+	class := classes[c.Dir]
+	dtype := m.Dtypes[c.Dir]
+	if dtype == "" {
+		dtype = checkpoint.BF16
+	}
+	for _, p := range nn.Parameters(whole(c.Model)) {
+		t := Tensor{Name: p.Name, Shape: p.Stored(), Dtype: dtype}
+		for _, from := range table.Names[class] {
+			if rest, ok := strings.CutPrefix(t.Name, from[0]); ok {
+				t.Name = from[1] + rest
+				break
+			}
+		}
+		_, t.deviation, t.mean = modeltest.Spread(p)
+		list = append(list, t)
+	}
+	text, err := os.ReadFile(filepath.Join(folder, c.Dir, component.ConfigFile))
+	if err != nil {
+		return nil, err
+	}
+	config, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	for name, shape := range table.More[class] {
+		t := Tensor{Name: name, Dtype: dtype, deviation: 0.1}
+		if name == "lm_head.weight" && config["tie_word_embeddings"] == true {
+			continue
+		}
+		if strings.HasSuffix(name, "num_batches_tracked") {
+			t.Dtype = checkpoint.I64
+		}
+		for _, d := range shape {
+			n, err := dimension(config, fmt.Sprint(d))
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", class, name, err)
+			}
+			t.Shape = append(t.Shape, n)
+		}
+		list = append(list, t)
+	}
+	slices.SortFunc(list, func(a, b Tensor) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// whole returns a text encoder with all of its layers and its vision encoder, of which a pipeline may
+// need a part. Other networks are whole.
+func whole(model any) any {
+	switch m := model.(type) {
+	case *textenc.Qwen3:
+		return textenc.NewQwen3(m.Config, []int{m.Config.NumHiddenLayers}, m.Dtype)
+	case *textenc.Qwen25VL:
+		return textenc.NewQwen25VL(m.Config, true, m.Dtype)
+	case *textenc.Qwen3VL:
+		return textenc.NewQwen3VL(m.Config, []int{m.Config.Text.NumHiddenLayers}, m.Dtype).WithVision()
+	}
+	return model
+}
+
+// dimension is a number, or one times a key of a config: 2*text_config.hidden_size.
+func dimension(config map[string]any, text string) (int, error) {
+	factor, key, ok := strings.Cut(text, "*")
+	if !ok {
+		factor, key = "1", text
+	}
+	var value any = config
+	if _, err := strconv.Atoi(key); err == nil {
+		value = json.Number(key)
+	} else {
+		for _, k := range strings.Split(key, ".") {
+			value = value.(map[string]any)[k]
+		}
+	}
+	by, err := strconv.Atoi(factor)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(fmt.Sprint(value))
+	return by * n, err
+}
+
+// weights is the name of a component's files without an extension.
+func (m *Model) weights(dir string) string {
+	if strings.HasPrefix(dir, "text_encoder") {
+		return "model"
+	}
+	return "diffusion_pytorch_model"
+}
+
+// WriteWeights writes random weights for the configs of the model in a folder, with the names and dtypes
+// of the published ones, in as many files.
+func (m *Model) WriteWeights(folder string) error {
 	components, err := Components(folder)
 	if err != nil {
 		return err
 	}
 	random := newNormals()
 	for _, c := range components {
-		var list []*checkpoint.Array
-		for _, p := range nn.Parameters(c.Model) {
-			list = append(list, random.tensor(p))
+		tensors, err := m.Tensors(folder, c)
+		if err != nil {
+			return err
 		}
-		name := "model.safetensors"
-		if c.Class.Library == "diffusers" {
-			name = "diffusion_pytorch_model.safetensors"
+		n := max(1, m.Shards[c.Dir])
+		files, where, bytes := make([][]*checkpoint.Array, n), map[string]string{}, 0
+		for i, t := range tensors {
+			shard := i * n / len(tensors)
+			x := random.tensor(t)
+			files[shard] = append(files[shard], x)
+			where[t.Name] = fmt.Sprintf("%s-%05d-of-%05d.safetensors", m.weights(c.Dir), shard+1, n)
+			if n == 1 {
+				where[t.Name] = m.weights(c.Dir) + ".safetensors"
+			}
+			bytes += len(x.Data)
 		}
-		if err := checkpoint.WriteFile(filepath.Join(folder, c.Dir, name), list, nil); err != nil {
+		for _, list := range files {
+			if err := checkpoint.WriteFile(filepath.Join(folder, c.Dir, where[list[0].Name]), list, map[string]string{"format": "pt"}); err != nil {
+				return err
+			}
+		}
+		if n == 1 {
+			continue
+		}
+		text, err := json.MarshalIndent(map[string]any{"metadata": map[string]int{"total_size": bytes}, "weight_map": where}, "", "  ")
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, path.Join(c.Dir, m.weights(c.Dir)+indexSuffix)), text, 0o666)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// WriteWeights is [Model.WriteWeights] for a folder of any model, with a file for each component.
+func WriteWeights(folder string) error {
+	return (&Model{Files: map[string]string{index.File: filepath.Join(folder, index.File)}}).WriteWeights(folder)
 }
 
 // normals are random numbers, which are used again and again: the largest tensors are embeddings of
@@ -68,14 +214,22 @@ func newNormals() normals {
 	return n
 }
 
-// tensor returns a parameter with random values.
-func (n normals) tensor(p nn.Parameter) *checkpoint.Array {
-	size, deviation, mean := modeltest.Spread(p)
-	block := make([]byte, 0, 2*min(size, len(n)))
-	for _, x := range n[:min(size, len(n))] {
-		bits := math.Float32bits(float32(mean + deviation*float64(x)))
+// tensor returns a tensor with random values.
+func (n normals) tensor(t Tensor) *checkpoint.Array {
+	x := &checkpoint.Array{Name: t.Name, Dtype: t.Dtype, Shape: t.Shape}
+	size, width := t.size(), t.Dtype.Size()
+	if t.Dtype == checkpoint.I64 {
+		x.Data = make([]byte, size*width)
+		return x
+	}
+	block := make([]byte, 0, width*min(size, len(n)))
+	for _, v := range n[:min(size, len(n))] {
+		bits := math.Float32bits(float32(t.mean + t.deviation*float64(v)))
+		if width == 4 {
+			block = append(block, byte(bits), byte(bits>>8))
+		}
 		block = append(block, byte(bits>>16), byte(bits>>24))
 	}
-	data := slices.Repeat(block, (size+len(n)-1)/len(n))[:2*size]
-	return &checkpoint.Array{Name: p.Name, Dtype: checkpoint.BF16, Shape: p.Stored(), Data: data}
+	x.Data = slices.Repeat(block, (size+len(n)-1)/len(n))[:width*size]
+	return x
 }
