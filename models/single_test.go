@@ -79,52 +79,10 @@ func TestSingleFile(t *testing.T) {
 // the same image as a file with the numbers that they represent.
 func TestEightBits(t *testing.T) {
 	base, dir := testModel("flux1-dev-small"), t.TempDir()
-	values := checkpoint.EightBits(checkpoint.F8E4M3)
-	nearest := func(v float32) (at byte) {
-		for i, candidate := range values {
-			if d := math.Abs(float64(candidate - v)); d < math.Abs(float64(values[at]-v)) { // false for NaN
-				at = byte(i)
-			}
-		}
-		return at
-	}
 	for _, scaled := range []bool{false, true} {
-		packed := map[string]*checkpoint.Array{"scaled_fp8": {Dtype: checkpoint.BF16, Shape: []int{0}}}
-		plain := map[string]*checkpoint.Array{}
-		for name, tensor := range modeltest.Original(t, base+"/transformer") {
-			module, ok := strings.CutSuffix(name, ".weight")
-			if !ok || len(tensor.Shape) != 2 {
-				packed[name], plain[name] = tensor, tensor
-				continue
-			}
-			const scale = 0.0375 // no power of 2
-			by := float32(1)
-			if scaled {
-				by = scale
-				one, err := checkpoint.FromFloat32("", []int{}, []float32{scale})
-				if err != nil {
-					t.Fatal(err)
-				}
-				packed[module+".scale_weight"] = one
-			}
-			data, numbers := []byte{}, []float32{}
-			for _, v := range tensor.Float32s() {
-				b := nearest(v / by)
-				data, numbers = append(data, b), append(numbers, values[b]*by)
-			}
-			whole, err := checkpoint.FromFloat32("", tensor.Shape, numbers)
-			if err == nil {
-				whole, err = whole.Cast(checkpoint.BF16)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			packed[name], plain[name] = &checkpoint.Array{Dtype: checkpoint.U8, Shape: tensor.Shape, Data: data}, whole
-		}
 		a, b := filepath.Join(dir, "packed.safetensors"), filepath.Join(dir, "plain.safetensors")
-		modeltest.Write(t, a, nil, map[string]map[string]*checkpoint.Array{"model.diffusion_model.": packed})
+		plain := modeltest.WriteEightBits(t, a, modeltest.Original(t, base+"/transformer"), scaled)
 		modeltest.Write(t, b, nil, map[string]map[string]*checkpoint.Array{"": plain})
-		modeltest.Retype(t, a, "U8", "F8_E4M3")
 		var pictures [][]byte
 		for _, path := range []string{a, b} {
 			pictures = append(pictures, pictureOf(t, completed(t, path, base)))

@@ -2,9 +2,11 @@ package modeltest
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -29,8 +31,12 @@ func Original(t testing.TB, folder string) map[string]*checkpoint.Array {
 	if err != nil {
 		t.Fatal(err)
 	}
-	class := component.Find(append([]string{config.Class}, config.Architectures...)[0])
-	from := Read(t, folder)
+	return AsMade(t, component.Find(append([]string{config.Class}, config.Architectures...)[0]), Read(t, folder))
+}
+
+// AsMade are the tensors of a component as the model's makers have them.
+func AsMade(t testing.TB, class *component.Class, from map[string]*checkpoint.Array) map[string]*checkpoint.Array {
+	t.Helper()
 	for _, table := range Renaming(class.Original) {
 		made := Stored(t, table, from)
 		if !slices.ContainsFunc(table.Signature, func(name string) bool { return made[name] == nil }) {
@@ -53,7 +59,61 @@ func Renaming(tables []*layout.Table) (renaming []*layout.Table) {
 // encoders are ComfyUI's names for text encoders.
 var encoders = map[*component.Class]string{
 	component.CLIPTextModel: "clip_l", component.T5EncoderModel: "t5xxl", component.Qwen3Model: "qwen3_4b",
-	component.Qwen25VLForConditionalGeneration: "qwen25_7b",
+	component.Qwen25VLForConditionalGeneration: "qwen25_7b", component.Qwen3VLForConditionalGeneration: "qwen3vl_4b",
+}
+
+// WriteEightBits writes tensors as ComfyUI does in files of 8-bit floats, with scales if scaled is set,
+// and returns tensors of the numbers that these represent.
+func WriteEightBits(t testing.TB, path string, tensors map[string]*checkpoint.Array, scaled bool) map[string]*checkpoint.Array {
+	t.Helper()
+	values := checkpoint.EightBits(checkpoint.F8E4M3)
+	known := map[float32]byte{}
+	nearest := func(v float32) (at byte) {
+		if at, ok := known[v]; ok {
+			return at
+		}
+		for i, candidate := range values {
+			if d := math.Abs(float64(candidate - v)); d < math.Abs(float64(values[at]-v)) { // false for NaN
+				at = byte(i)
+			}
+		}
+		known[v] = at
+		return at
+	}
+	packed := map[string]*checkpoint.Array{"scaled_fp8": {Dtype: checkpoint.BF16, Shape: []int{0}}}
+	plain := map[string]*checkpoint.Array{}
+	for name, tensor := range tensors {
+		module, ok := strings.CutSuffix(name, ".weight")
+		if !ok || len(tensor.Shape) != 2 {
+			packed[name], plain[name] = tensor, tensor
+			continue
+		}
+		by := float32(1)
+		if scaled {
+			by = 0.0375 // no power of 2
+			one, err := checkpoint.FromFloat32("", []int{}, []float32{by})
+			if err != nil {
+				t.Fatal(err)
+			}
+			packed[module+".scale_weight"] = one
+		}
+		data, numbers := []byte{}, []float32{}
+		for _, v := range tensor.Float32s() {
+			b := nearest(v / by)
+			data, numbers = append(data, b), append(numbers, values[b]*by)
+		}
+		whole, err := checkpoint.FromFloat32("", tensor.Shape, numbers)
+		if err == nil {
+			whole, err = whole.Cast(checkpoint.BF16)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed[name], plain[name] = &checkpoint.Array{Dtype: checkpoint.U8, Shape: tensor.Shape, Data: data}, whole
+	}
+	Write(t, path, nil, map[string]map[string]*checkpoint.Array{"model.diffusion_model.": packed})
+	Retype(t, path, "U8", "F8_E4M3")
+	return plain
 }
 
 // SingleFiles writes files of what a model folder has, as the model's makers and

@@ -45,6 +45,7 @@ type facts struct {
 	None    []string                  // published files of which nothing but the name is known
 	Sources map[string][]string       // by file or folder, who states what is not proved by a hash
 	SHA256  map[string]string         // by file, the first digits of the published file's hash
+	Single  []string                  // names of files of the transformer alone, by its makers and by ComfyUI
 	Layout
 }
 
@@ -80,6 +81,7 @@ type Model struct {
 	Name   string            // owner/name
 	Files  map[string]string // paths of the published files, by their names in the model's folder
 	Filled map[string][]byte // files that are not had, made from facts
+	Single []string          // names, without an extension, of files of the transformer alone, by its makers and by ComfyUI
 	Layout
 }
 
@@ -112,7 +114,7 @@ func open(root, name string) (*Model, error) {
 			return nil, err
 		}
 	}
-	m.Name, m.Bytes = name, of.Bytes
+	m.Name, m.Bytes, m.Single = name, of.Bytes, of.Single
 	maps.Copy(m.Shards, of.Shards)
 	maps.Copy(m.Dtypes, of.Dtypes)
 	for dir, patterns := range of.From {

@@ -162,7 +162,9 @@ func TestForeignLoRA(t *testing.T) {
 				t.Fatal(err)
 			}
 			loader := component.Loader{}
-			if err := loader.OpenLoRAs([]lora.Spec{{Path: sparse(t, shapes), Scale: 1}}, components); err == nil ||
+			path := filepath.Join(t.TempDir(), "lora.safetensors")
+			sparse(t, path, shapes)
+			if err := loader.OpenLoRAs([]lora.Spec{{Path: path, Scale: 1}}, components); err == nil ||
 				!strings.Contains(err.Error(), "does not fit this model") {
 				t.Errorf("%s with %s: %v", filepath.Base(file), m.Name, err)
 			}
@@ -171,7 +173,7 @@ func TestForeignLoRA(t *testing.T) {
 }
 
 // sparse writes a safetensors file of zeros that takes no room on the disk.
-func sparse(t *testing.T, shapes map[string][]int) string {
+func sparse(t *testing.T, path string, shapes map[string][]int) {
 	t.Helper()
 	at, header := 0, map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
@@ -186,7 +188,6 @@ func sparse(t *testing.T, shapes map[string][]int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "lora.safetensors")
 	data := append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...)
 	if err = os.WriteFile(path, data, 0o666); err == nil {
 		err = os.Truncate(path, int64(len(data)+at))
@@ -194,5 +195,4 @@ func sparse(t *testing.T, shapes map[string][]int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
 }

@@ -38,14 +38,15 @@ var Flux2 = &Family{
 		}, Model{
 			Name: "flux2-klein-9b-kv", Aliases: []string{"klein-9b-kv", "flux.2-klein-9b-kv"},
 			Repo: "black-forest-labs/FLUX.2-klein-9b-kv", Defaults: defaults(4, 1), Class: "Flux2KleinKVPipeline",
+			Index: map[string]any{"is_distilled": true},
 		}),
 		publish(klein4B, Model{
 			Name: "flux2-klein-base-4b", Aliases: []string{"flux2-base-4b", "klein-base-4b", "flux.2-klein-base-4b"},
-			Repo: "black-forest-labs/FLUX.2-klein-base-4B", Defaults: defaults(50, 4), Index: map[string]any{"is_distilled": false},
+			Repo: "black-forest-labs/FLUX.2-klein-base-4B", Defaults: defaults(50, 4),
 		}),
 		publish(klein9B, Model{
 			Name: "flux2-klein-base-9b", Aliases: []string{"flux2-base-9b", "klein-base-9b", "flux.2-klein-base-9b"},
-			Repo: "black-forest-labs/FLUX.2-klein-base-9B", Defaults: defaults(50, 4), Index: map[string]any{"is_distilled": false},
+			Repo: "black-forest-labs/FLUX.2-klein-base-9B", Defaults: defaults(50, 4),
 		}),
 	),
 	Help: Help{

@@ -42,16 +42,21 @@ var Krea2 = &Family{
 		},
 		Model{
 			Name: "krea-2", Aliases: []string{"krea2", "krea-2-turbo", "krea2-turbo"}, Repo: "krea/Krea-2-Turbo",
-			Defaults: defaults(8, 0), Index: map[string]any{"is_distilled": true},
+			Defaults: defaults(8, 0), Index: krea2Index(true),
 		},
 		Model{
 			Name: "krea-2-raw", Aliases: []string{"krea2-raw"}, Repo: "krea/Krea-2-Raw",
-			Defaults: defaults(52, 3.5), Index: map[string]any{"is_distilled": false}, FileNames: []string{"raw"},
+			Defaults: defaults(52, 3.5), Index: krea2Index(false), FileNames: []string{"raw"},
 		},
 	),
 	Help: Help{
 		Guidance: "0 disables it for Krea 2 Raw, and Krea 2 Turbo has no guidance",
 	},
+}
+
+// krea2Index returns the options of a published model.
+func krea2Index(distilled bool) map[string]any {
+	return map[string]any{"is_distilled": distilled, "patch_size": 2, "text_encoder_select_layers": krea2Layers}
 }
 
 // krea2 is diffusers' Krea2Pipeline.

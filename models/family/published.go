@@ -73,12 +73,19 @@ var (
 	}
 	t5XXL = map[string]any{
 		"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu",
+		"dense_act_fn": "gelu_new", "is_gated_act": true,
 	}
 	qwen3Of4B   = qwen3(2560, 9728)
 	qwen3Of8B   = qwen3(4096, 12288)
-	qwen3VLOf4B = map[string]any{"text_config": qwen3VL(2560, 9728)}
+	qwen3VLOf4B = map[string]any{
+		"text_config": qwen3VL(2560, 9728, "rope_parameters"),
+		"vision_config": map[string]any{
+			"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "out_hidden_size": 2560,
+			"deepstack_visual_indexes": []int{5, 11, 17},
+		},
+	}
 	qwen3VLOf8B = map[string]any{
-		"text_config": qwen3VL(4096, 12288),
+		"text_config": qwen3VL(4096, 12288, "rope_scaling"),
 		"vision_config": map[string]any{
 			"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "out_hidden_size": 4096,
 			"deepstack_visual_indexes": []int{8, 16, 24},
@@ -86,8 +93,9 @@ var (
 	}
 	qwen25VLOf7B = map[string]any{
 		"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-		"num_key_value_heads": 4, "rms_norm_eps": 1e-6,
-		"vision_config": map[string]any{"hidden_size": 1280, "out_hidden_size": 3584},
+		"num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+		"rope_scaling":  map[string]any{"mrope_section": []int{16, 24, 24}, "rope_type": "default", "type": "default"},
+		"vision_config": map[string]any{"hidden_size": 1280, "out_hidden_size": 3584, "in_chans": 3},
 	}
 	// kl16 is an autoencoder with 16 channels, as FLUX.1 and Z-Image have it.
 	kl16 = map[string]any{
@@ -121,10 +129,15 @@ func qwen3(hidden, intermediate int) map[string]any {
 	}
 }
 
-// qwen3VL returns the config of the language model of a Qwen3-VL of 36 layers.
-func qwen3VL(hidden, intermediate int) map[string]any {
+// qwen3VL returns the config of the language model of a Qwen3-VL of 36 layers, whose rotary embedding is in
+// rope_scaling, or in rope_parameters as version 5 of transformers writes it.
+func qwen3VL(hidden, intermediate int, rope string) map[string]any {
 	text := qwen3(hidden, intermediate)
-	text["rope_theta"] = 5e6
-	text["rope_scaling"] = map[string]any{"mrope_interleaved": true, "mrope_section": []int{24, 20, 20}, "rope_type": "default"}
+	parameters := map[string]any{"mrope_interleaved": true, "mrope_section": []int{24, 20, 20}, "rope_type": "default"}
+	text[rope] = parameters
+	if text["rope_theta"] = 5e6; rope == "rope_parameters" {
+		parameters["rope_theta"] = 5e6
+		delete(text, "rope_theta")
+	}
 	return text
 }

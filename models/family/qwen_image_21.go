@@ -29,8 +29,8 @@ var QwenImage21 = &Family{
 	Models: publish(
 		Model{
 			Class: "QwenImage21Pipeline", Licence: qwenResearch, Processor: qwen3VLProcessor,
-			// transformer and autoencoder have the defaults of their classes
-			Configs: map[string]map[string]any{"text_encoder": qwen3VLOf8B},
+			// the autoencoder has the defaults of its class
+			Configs: map[string]map[string]any{"text_encoder": qwen3VLOf8B, "transformer": {"out_channels": 64}},
 		},
 		Model{
 			Name: "qwen-image-2.1", Aliases: []string{"qwen-2.1", "qwen-image-21"}, Repo: "Qwen/Qwen-Image-2.1",

@@ -1,0 +1,36 @@
+package publishedtest
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/models/component"
+)
+
+// Forms are the forms in which others publish models, besides folders.
+var Forms = []Form{
+	{"a transformer by its makers", func(t testing.TB, folder string) string { bare, _, _ := modeltest.SingleFiles(t, folder); return bare }},
+	{"a transformer for ComfyUI", func(t testing.TB, folder string) string {
+		_, comfy, _ := modeltest.SingleFiles(t, folder)
+		return comfy
+	}},
+	{"a whole checkpoint for ComfyUI", func(t testing.TB, folder string) string { _, _, all := modeltest.SingleFiles(t, folder); return all }},
+	{"a transformer in 8-bit floats", func(t testing.TB, folder string) string { return eightBits(t, folder, false) }},
+	{"a transformer in scaled 8-bit floats", func(t testing.TB, folder string) string { return eightBits(t, folder, true) }},
+	{"a folder that mflux saved", func(t testing.TB, folder string) string { return modeltest.MFluxFolder(t, folder) }},
+}
+
+// A Form is a form in which others publish models.
+type Form struct {
+	Name string
+	// Write writes what is in a model folder with weights, and returns the path. What it lacks is in the
+	// folder, which is its base model.
+	Write func(t testing.TB, folder string) string
+}
+
+func eightBits(t testing.TB, folder string, scaled bool) string {
+	path := filepath.Join(t.TempDir(), "fp8.safetensors")
+	modeltest.WriteEightBits(t, path, modeltest.Original(t, filepath.Join(folder, component.Transformers)), scaled)
+	return path
+}

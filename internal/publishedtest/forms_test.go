@@ -1,0 +1,129 @@
+package publishedtest_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/internal/publishedtest"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
+)
+
+// TestForms finds all tensors of a model of each class in every form.
+func TestForms(t *testing.T) {
+	seen := map[string]bool{}
+	for _, m := range models(t) {
+		folder := filepath.Join(t.TempDir(), filepath.Base(m.Name))
+		if err := m.Write(folder, true); err != nil {
+			t.Fatal(err)
+		}
+		x, err := index.Read(os.DirFS(folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[x.Class] {
+			continue
+		}
+		seen[x.Class] = true
+		if err := m.WriteWeights(folder); err != nil {
+			t.Fatal(err)
+		}
+		for _, form := range publishedtest.Forms {
+			t.Run(m.Name+"/"+form.Name, func(t *testing.T) {
+				s, err := catalog.FindWith(form.Write(t, folder), folder)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d, err := family.Declare(&component.Folder{FS: s.FS, Points: &hooks.Points{}}, x)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range d.Components {
+					ck, err := c.Open(s.FS)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, mismatch := c.Match(ck); mismatch != nil {
+						t.Error(mismatch)
+					}
+					ck.Close()
+				}
+			})
+		}
+	}
+	if len(seen) < 9 {
+		t.Errorf("%d classes", len(seen))
+	}
+}
+
+// TestNames: with all models in the cache, a file of a transformer with a published name belongs to its
+// model. All have the published dimensions, and files of zeros that take no room.
+func TestNames(t *testing.T) {
+	all := models(t)
+	cache := t.TempDir()
+	t.Setenv("HF_HUB_CACHE", cache)
+	files := map[string]string{}
+	for _, m := range all {
+		repo := filepath.Join(cache, "models--"+strings.ReplaceAll(m.Name, "/", "--"))
+		revision := strings.Repeat("a", 40)
+		folder := filepath.Join(repo, "snapshots", revision)
+		err := m.Write(folder, false)
+		if err == nil {
+			err = os.MkdirAll(filepath.Join(repo, "refs"), 0o777)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(repo, "refs", "main"), []byte(revision), 0o666)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		components, err := publishedtest.Components(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range components {
+			list, err := m.Tensors(folder, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shapes, tensors := map[string][]int{}, map[string]*checkpoint.Array{}
+			for _, x := range list {
+				shapes[x.Name] = x.Shape
+				tensors[x.Name] = &checkpoint.Array{Name: x.Name, Dtype: x.Dtype, Shape: x.Shape}
+			}
+			name := "model.safetensors"
+			if c.Class.Library == "diffusers" {
+				name = "diffusion_pytorch_model.safetensors"
+			}
+			sparse(t, filepath.Join(folder, c.Dir, name), shapes)
+			if c.Dir == component.Transformers {
+				clear(shapes)
+				for name, x := range modeltest.AsMade(t, c.Class, tensors) {
+					shapes[name] = x.Shape
+				}
+				files[m.Name] = filepath.Join(t.TempDir(), "makers.safetensors")
+				sparse(t, files[m.Name], shapes)
+			}
+		}
+	}
+	for _, m := range all {
+		for _, name := range m.Single {
+			path := filepath.Join(t.TempDir(), name+".safetensors")
+			if err := os.Symlink(files[m.Name], path); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := catalog.Find(path); err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else if s.Base != m.Name {
+				t.Errorf("%s: base model %s, expected %s", name, s.Base, m.Name)
+			}
+		}
+	}
+}
