@@ -213,7 +213,7 @@ func (m *Model) List() (list []File, err error) {
 		add(file, hex.EncodeToString(sum[:]))
 	}
 	for dir, n := range m.Shards {
-		if file := path.Join(dir, m.weights(dir)+indexSuffix); n > 1 && m.Files[file] == "" {
+		if file := path.Join(dir, weightsName(dir)+indexSuffix); n > 1 && m.Files[file] == "" {
 			add(file, "") // made of the names of the tensors, and guessed but for them and the number of files
 		}
 	}

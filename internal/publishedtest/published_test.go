@@ -125,7 +125,7 @@ func TestWhole(t *testing.T) {
 			if want, ok := m.Bytes[c.Dir]; ok {
 				// a header has 60 to 250 bytes for each tensor
 				if header := want - size; header < 60*int64(len(names)) || header > 250*int64(len(names)) {
-					t.Errorf("%s: %s: declared are %d tensors of %d bytes, the published files have %d", m.Name, c.Dir, len(names), size, want)
+					t.Errorf("%s: %s: declared are %d tensors of %d bytes, published are %d", m.Name, c.Dir, len(names), size, want)
 				}
 				sizes++
 			}

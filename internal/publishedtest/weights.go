@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -144,8 +143,8 @@ func dimension(config map[string]any, text string) (int, error) {
 	return by * n, err
 }
 
-// weights is the name of a component's files without an extension.
-func (m *Model) weights(dir string) string {
+// weightsName is the name of a component's files without an extension.
+func weightsName(dir string) string {
 	if strings.HasPrefix(dir, "text_encoder") {
 		return "model"
 	}
@@ -171,23 +170,25 @@ func (m *Model) WriteWeights(folder string) error {
 			shard := i * n / len(tensors)
 			x := random.tensor(t)
 			files[shard] = append(files[shard], x)
-			where[t.Name] = fmt.Sprintf("%s-%05d-of-%05d.safetensors", m.weights(c.Dir), shard+1, n)
+			where[t.Name] = fmt.Sprintf("%s-%05d-of-%05d.safetensors", weightsName(c.Dir), shard+1, n)
 			if n == 1 {
-				where[t.Name] = m.weights(c.Dir) + ".safetensors"
+				where[t.Name] = weightsName(c.Dir) + ".safetensors"
 			}
 			bytes += len(x.Data)
 		}
 		for _, list := range files {
-			if err := checkpoint.WriteFile(filepath.Join(folder, c.Dir, where[list[0].Name]), list, map[string]string{"format": "pt"}); err != nil {
+			to := filepath.Join(folder, c.Dir, where[list[0].Name])
+			if err := checkpoint.WriteFile(to, list, map[string]string{"format": "pt"}); err != nil {
 				return err
 			}
 		}
 		if n == 1 {
 			continue
 		}
-		text, err := json.MarshalIndent(map[string]any{"metadata": map[string]int{"total_size": bytes}, "weight_map": where}, "", "  ")
+		list := map[string]any{"metadata": map[string]int{"total_size": bytes}, "weight_map": where}
+		text, err := json.MarshalIndent(list, "", "  ")
 		if err == nil {
-			err = os.WriteFile(filepath.Join(folder, path.Join(c.Dir, m.weights(c.Dir)+indexSuffix)), text, 0o666)
+			err = os.WriteFile(filepath.Join(folder, c.Dir, weightsName(c.Dir)+indexSuffix), text, 0o666)
 		}
 		if err != nil {
 			return err
