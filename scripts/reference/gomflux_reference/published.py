@@ -54,14 +54,8 @@ def check_names(model: Path):
         cls = getattr(diffusers if library == "diffusers" else transformers, class_name)
         _, info = cls.from_pretrained(model / component, output_loading_info=True)
         wrong = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info.get(key)}
-        if set(wrong.get("unexpected_keys", [])) <= HEADS.get(class_name, set()):
-            wrong.pop("unexpected_keys", None)
         if wrong:
             raise SystemExit(f"{model}/{component}: {class_name} and the files differ: {wrong}")
-
-
-# tensors of published files that a pipeline's class does not have
-HEADS = {"Qwen3Model": {"lm_head.weight"}}
 
 
 def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay):
