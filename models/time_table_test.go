@@ -33,7 +33,7 @@ func TestTimeTables(t *testing.T) {
 				if e, ok := p.family.(family.Editor); ok && e.CheckReferences(1) == nil {
 					request.References = []image.Image{gradient(32, 32)}
 				}
-				prompts := len(p.promptNames(request.Guidance))
+				prompts := len(p.promptNames(&request))
 
 				run := func(hook hooks.Func) (latents []float32, uses []int) {
 					counts := map[*mlx.Array]int{}

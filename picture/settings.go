@@ -53,6 +53,15 @@ type Settings struct {
 	// GuidanceInterval are the two fractions of the steps between which guidance was
 	// applied, nil for all steps.
 	GuidanceInterval []float64 `json:"guidance_interval,omitempty"`
+	// TrueCFGScale is the scale of classifier-free guidance in addition to a distilled one, 0
+	// without it.
+	TrueCFGScale float64 `json:"true_cfg_scale,omitempty"`
+	// CFGNormalization is the largest norm of a guided prediction, relative to one that is not
+	// guided, 0 without a limit.
+	CFGNormalization float64 `json:"cfg_normalization,omitempty"`
+	// CFGTruncation is the part of the noise after which there was no guidance, 0 if there
+	// always was.
+	CFGTruncation float64 `json:"cfg_truncation,omitempty"`
 	// StepCache is the rule of the step cache and its threshold, "" if all steps were
 	// computed.
 	StepCache string `json:"step_cache,omitempty"`
