@@ -37,7 +37,8 @@ type Settings struct {
 	Revision string `json:"revision,omitempty"`
 	// BaseModel is the model that supplied the components that a single file lacks.
 	BaseModel string `json:"base_model,omitempty"`
-	// Class is the pipeline class that model_index.json names.
+	// Class is the pipeline class: the one that model_index.json names, or of several with the same
+	// components the one for prompts alone.
 	Class string `json:"class,omitempty"`
 
 	Prompt         string `json:"prompt"`
