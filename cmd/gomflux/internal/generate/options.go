@@ -55,9 +55,7 @@ type samplingFlags struct {
 	height, width        cli.Optional[int]
 	guidance             cli.Optional[float64]
 	guidanceInterval     cli.Optional[scheduler.Part]
-	trueCFGScale         cli.Optional[float64]
-	cfgNormalization     cli.Optional[float64]
-	cfgTruncation        cli.Optional[float64]
+	cfg                  cli.CFGFlags
 	stepCache            cli.Optional[stepcache.Rule]
 	maxSequenceLength    cli.Optional[int]
 	scheduler            cli.Optional[gomflux.Scheduler]
@@ -92,8 +90,7 @@ func newGenerateOptions() *generateOptions {
 			autoSeeds: cli.Count("count"), batchSize: cli.Count("count"), steps: cli.Count("number"), height: cli.Count("pixels"),
 			width: cli.Count("pixels"), guidance: cli.Scale("scale"), maxSequenceLength: cli.Count("tokens"),
 			guidanceInterval: cli.Parsed("start,stop", scheduler.ParsePart), stepCache: cli.Parsed("rule", stepcache.ParseRule),
-			trueCFGScale: cli.Scale("scale"), cfgNormalization: cli.Scale("factor"), cfgTruncation: cli.Scale("part"),
-			scheduler: cli.Parsed("name", cli.SchedulerOf), rng: cli.OneOf("name", cli.Convert[gomflux.RNG](scheduler.RNGs)...),
+			cfg: cli.NewCFGFlags(), scheduler: cli.Parsed("name", cli.SchedulerOf), rng: cli.OneOf("name", cli.Convert[gomflux.RNG](scheduler.RNGs)...),
 			background: cli.OneOf("kind", cli.Convert[gomflux.Background](models.Backgrounds)...),
 		},
 		imageFlags: imageFlags{imageStrength: cli.Strength("strength")}, maskFlags: NewMaskFlags(),
@@ -164,7 +161,6 @@ func (o *promptFlags) add(f *pflag.FlagSet) {
 
 func (o *samplingFlags) add(f *pflag.FlagSet) {
 	guidance := strings.Join(cli.HelpOf(func(h family.Help) string { return h.Guidance }), "; ")
-	bounded := family.NamesWith(family.HasBoundsCFG)
 	f.VarP(&o.seeds, "seed", "S", "random seed, or several (1 2 3 or 1,2,3), one image each (default: random, and printed)")
 	f.Var(&o.autoSeeds, "auto-seeds", "number of images from random seeds")
 	f.Var(&o.batchSize, "batch-size", "largest number of images generated at once (default: the fastest; 1 on the CPU)")
@@ -175,14 +171,7 @@ func (o *samplingFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.guidanceInterval, "guidance-interval",
 		"the part of the steps with classifier-free guidance, in fractions: 0,0.6 is the first 60 %, and later steps take half "+
 			"of the time (default: 0,1)")
-	f.Var(&o.trueCFGScale, "true-cfg-scale",
-		"for "+family.NamesWith(family.HasTrueCFG)+", in addition to --guidance: classifier-free guidance with --negative-prompt, "+
-			"above 1; steps take twice as long (default: 1)")
-	f.Var(&o.cfgNormalization, "cfg-normalization",
-		"for "+bounded+": the largest norm of a guided prediction, relative to one without guidance (default: no limit; 1 is "+
-			"diffusers' True)")
-	f.Var(&o.cfgTruncation, "cfg-truncation",
-		"for "+bounded+": end guidance when this part of the noise is gone, above 0 (default: 1, which is never)")
+	o.cfg.Add(f)
 	f.Var(&o.stepCache, "step-cache",
 		"leave out work in steps that change little: first-block:0.1 or easy:0.05, where a larger number leaves out more; "+
 			"for 12 steps and more")

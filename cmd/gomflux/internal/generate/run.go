@@ -148,7 +148,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	g.options = gomflux.Options{
 		Prompt: g.prompt(0), NegativePrompt: g.negative.OrZero(), Height: g.height.OrZero(), Width: g.width.OrZero(),
 		Steps: g.steps.OrZero(), Guidance: g.guidance.Value, GuidanceUnit: g.guidanceUnit, GuidanceInterval: g.guidanceInterval.OrZero(),
-		TrueCFGScale: g.trueCFGScale.OrZero(), CFGNormalization: g.cfgNormalization.OrZero(), CFGTruncation: g.cfgTruncation.OrZero(),
+		TrueCFGScale: g.cfg.TrueScale.OrZero(), CFGNormalization: g.cfg.Normalization.OrZero(), CFGTruncation: g.cfg.Truncation.OrZero(),
 		StepCache:         g.stepCache.String(),
 		MaxSequenceLength: g.maxSequenceLength.OrZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.OrZero(), RNG: g.rng.OrZero(),
