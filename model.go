@@ -106,6 +106,17 @@ type Options struct {
 	// which takes about half of the time. nil stands for all steps. A model or guidance
 	// scale without classifier-free guidance makes it an [ErrRequest].
 	GuidanceInterval []float64
+	// TrueCFGScale adds classifier-free guidance to a model whose Guidance is an input of its
+	// transformer, FLUX.1 and FLUX.1-Kontext, as diffusers' true_cfg_scale: above 1, the model
+	// runs a second time in each step, with NegativePrompt, which may be empty.
+	TrueCFGScale float64
+	// CFGNormalization is Z-Image's cfg_normalization: the largest norm of a guided prediction,
+	// relative to that of the prediction for Prompt. 1 is diffusers' True, 0 stands for no
+	// limit.
+	CFGNormalization float64
+	// CFGTruncation is Z-Image's cfg_truncation: classifier-free guidance ends when this part
+	// of the noise is gone, from 0 to 1. 0 stands for 1, which is never.
+	CFGTruncation float64
 	// StepCache leaves out most of the transformer in steps whose prediction changes
 	// little, and uses what it added in an earlier step: a rule and its threshold, such as
 	// "first-block:0.1", the rule of diffusers' FirstBlockCacheConfig, or "easy:0.05", the
@@ -197,6 +208,7 @@ func OptionsFrom(s *Settings) Options {
 	return Options{
 		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
 		Steps: s.Steps, Guidance: &guidance, GuidanceUnit: s.GuidanceUnit, GuidanceInterval: slices.Clone(s.GuidanceInterval),
+		TrueCFGScale: s.TrueCFGScale, CFGNormalization: s.CFGNormalization, CFGTruncation: s.CFGTruncation,
 		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
 		Background: Background(s.Background), Inpaint: inpaintOptionsFrom(s),
@@ -220,6 +232,7 @@ func (m *Model) settings(r models.Request, o *Options) Settings {
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		GuidanceUnit:     family.Find(m.Class()).GuidanceUnit(),
 		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)), StepCache: r.StepCache,
+		TrueCFGScale: r.TrueCFGScale, CFGNormalization: r.CFGNormalization, CFGTruncation: r.CFGTruncation,
 		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(), KVCache: m.pipeline.KeepsKV(r),
 		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize,
@@ -292,6 +305,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 		Prompt: o.Prompt, NegativePrompt: cmp.Or(o.NegativePrompt, d.NegativePrompt),
 		Height: o.Height, Width: o.Width,
 		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance, GuidanceInterval: o.GuidanceInterval,
+		TrueCFGScale: o.TrueCFGScale, CFGNormalization: o.CFGNormalization, CFGTruncation: o.CFGTruncation,
 		StepCache:         o.StepCache,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
 		RefuseLongPrompts: o.RefuseLongPrompts,
@@ -313,6 +327,8 @@ func request(p *models.Pipeline, o Options) models.Request {
 	if o.Guidance != nil {
 		if scale, ok := o.GuidanceUnit.Convert(*o.Guidance, family.Find(p.Class).GuidanceUnit()); ok {
 			r.Guidance = scale
+		} else if !family.Find(p.Class).TrueCFG {
+			r.TrueCFGScale = 0 // of a model with other guidance
 		}
 	}
 	if o.Seed != nil {

@@ -156,7 +156,7 @@ func (r *Run) endStep(i int, latents, denoised *mlx.Array) error {
 func owned(x *mlx.Array) *mlx.Array { return x.Reshape(x.Shape()...) }
 
 // velocity returns the prediction of evaluation i, with guidance if there is a negative prompt and
-// the step is in the guidance interval, or its override.
+// the step is guided, or its override.
 func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array {
 	if r.isOverridden("noise_pred", i) {
 		x, err := overrideLatents(r.Overrides, r.packer(), "noise_pred", i, mlx.Float32, latents.Shape())
@@ -169,7 +169,8 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 	for _, c := range r.stepCaches {
 		c.Part = float64(i-r.plan.first) / float64(len(r.schedule.Timesteps)-r.plan.first)
 	}
-	if predict.negative == nil || !r.GuidanceInterval.Includes(r.schedule.StepOf(i), r.Steps) {
+	guidance := r.guidance()
+	if predict.negative == nil || !r.GuidanceInterval.Includes(r.schedule.StepOf(i), r.Steps) || !guidance.Guides(t.Timestep) {
 		y := predict.prompt(latents, t)
 		r.countSkipped(i, predict.promptCache, &r.skipped)
 		return r.points.Value("noise_pred", y)
@@ -182,7 +183,7 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 	positive := one(predict.prompt)
 	r.countSkipped(i, predict.promptCache, &r.skipped)
 	r.points.Negative = true
-	velocity := r.family.Guide(positive, one(predict.negative), r.Guidance)
+	velocity := r.family.Guide(positive, one(predict.negative), guidance)
 	r.points.Negative = false
 	r.countSkipped(i, predict.negativeCache, &r.skippedNegative)
 	return r.points.Value("noise_pred", velocity)

@@ -261,13 +261,12 @@ func (r *Run) predictors() (out predictors, err error) {
 		out.references = time.Since(start)
 	}
 	stopReading()
-	c.Text = texts[r.prompts[0].name]
-	c.Times = r.newTimeTable(c)
+	tables := r.newTimeTables(c, texts)
 	if err := r.ensureLoaded(component.Transformers); err != nil {
 		return out, err
 	}
-	for _, prompt := range r.prompts {
-		c.Text, c.IDs, c.StepCache = texts[prompt.name], ids[prompt.name], r.newStepCache()
+	for i, prompt := range r.prompts {
+		c.Text, c.IDs, c.StepCache, c.Times = texts[prompt.name], ids[prompt.name], r.newStepCache(), tables[i]
 		predict, err := r.family.Predictor(c, h, w, r.compiler())
 		if err != nil {
 			return out, err
@@ -293,18 +292,32 @@ func (r *Run) placesApart(img input) bool {
 	return places && r.family.(family.Editor).ReferenceSize(img.Bounds().Size(), r.Multiple()) != image.Pt(r.Width, r.Height)
 }
 
-// newTimeTable returns the table for the run's predictors, nil for a family without one and while a
-// hook looks at modules.
-func (r *Run) newTimeTable(c family.Conditioning) *family.TimeTable {
+// newTimeTables returns the tables for the predictors of the run's prompts, nil for a family without
+// them and while a hook looks at modules.
+func (r *Run) newTimeTables(c family.Conditioning, texts map[string][]*mlx.Array) []*family.TimeTable {
+	tables := make([]*family.TimeTable, len(r.prompts))
 	f, ok := r.family.(family.TimeTabled)
 	if !ok || r.points.Active() {
-		return nil
+		return tables
 	}
-	r.times = &family.TimeTable{
-		Timesteps: r.timesteps,
-		Compute:   func(timesteps []float32) *mlx.Array { return f.TableRows(c, timesteps) },
+	for i, prompt := range r.prompts {
+		if i > 0 && !f.TableOfPrompt() {
+			tables[i] = r.times
+			continue
+		}
+		c := c
+		c.Text = texts[prompt.name]
+		tables[i] = &family.TimeTable{
+			Timesteps: r.timesteps,
+			Compute:   func(timesteps []float32) *mlx.Array { return f.TableRows(c, timesteps) },
+		}
+		if i == 0 {
+			r.times = tables[i]
+		} else {
+			r.times.Negative = tables[i]
+		}
 	}
-	return r.times
+	return tables
 }
 
 // newStepCache returns a step cache for the predictions of a prompt, nil without one.

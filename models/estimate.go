@@ -174,6 +174,9 @@ func (e *estimator) step(text []int) {
 		e.out.Step = e.weightsWith(dir) + e.memoryModel.estimate(passes...) + stepCache
 		if f, ok := e.family.(family.TimeTabled); ok {
 			steps := min(len(e.timesteps()), family.TableSteps)
+			if f.TableOfPrompt() {
+				steps *= len(text)
+			}
 			e.out.Step += int64(steps) * int64(f.TimeLayers().Width()) * e.memoryModel.item
 			if e.freesTimeLayers(e.residency) {
 				e.out.Step -= e.weights[dir].table

@@ -24,6 +24,8 @@ type Request struct {
 	Height, Width  int // in pixels
 	Steps          int
 	Guidance       float64 // guidance scale
+	// TrueCFGScale, CFGNormalization and CFGTruncation are the fields of [family.Guidance].
+	TrueCFGScale, CFGNormalization, CFGTruncation float64
 	// GuidanceInterval is the part of the steps with classifier-free guidance, nil for all of them.
 	GuidanceInterval scheduler.Part
 	// StepCache is the rule by which most of the transformer is left out in some steps, "" for none.
@@ -70,8 +72,11 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
 		return errs.Requestf("guidance %g: must be a number, 0 or more (the model's default is %g)", r.Guidance, p.Defaults.Guidance)
 	}
-	if _, err := p.family.Guidance(r.Guidance); err != nil {
+	if _, err := p.family.Guidance(r.guidance()); err != nil {
 		return errs.Request(err)
+	}
+	if err := p.checkCFG(&r); err != nil {
+		return err
 	}
 	if err := p.checkGuidanceInterval(&r); err != nil {
 		return err
@@ -104,6 +109,44 @@ func (p *Pipeline) checkNumbers(r Request) error {
 		return err
 	}
 	return r.checkImage()
+}
+
+func (r *Request) guidance() family.Guidance {
+	return family.Guidance{
+		Scale: r.Guidance, TrueCFG: r.TrueCFGScale, Normalization: r.CFGNormalization, Truncation: r.CFGTruncation,
+	}
+}
+
+// checkCFG refuses options of classifier-free guidance that the model's class does not have.
+func (p *Pipeline) checkCFG(r *Request) error {
+	class := family.Find(p.Class)
+	for _, o := range []struct {
+		name        string
+		value, most float64
+		has         func(*family.Class) bool
+		needsCFG    bool
+	}{
+		{"true CFG scale", r.TrueCFGScale, math.MaxFloat64, family.HasTrueCFG, false},
+		{"CFG normalization", r.CFGNormalization, math.MaxFloat64, family.HasBoundsCFG, true},
+		{"CFG truncation", r.CFGTruncation, 1, family.HasBoundsCFG, true},
+	} {
+		switch {
+		case o.value == 0:
+		case !o.has(class) && !o.needsCFG && class.NeedsNegativePrompt:
+			return errs.Requestf("%s %g: diffusers' true_cfg_scale is the guidance scale of %s (--guidance)", o.name, o.value, p.Class)
+		case !o.has(class):
+			return errs.Requestf("%s %g: %s does not have it (%s does)", o.name, o.value, p.Class, family.NamesWith(o.has))
+		case !(o.value > 0 && o.value <= o.most): // also NaN
+			if o.most == 1 {
+				return errs.Requestf("%s %g: must be above 0 and at most 1", o.name, o.value)
+			}
+			return errs.Requestf("%s %g: must be a number above 0", o.name, o.value)
+		case o.needsCFG && !p.UsesNegativePrompt(*r):
+			return errs.Requestf("%s %g: needs classifier-free guidance, which this model does not use at guidance %g (leave it out)",
+				o.name, o.value, r.Guidance)
+		}
+	}
+	return nil
 }
 
 // checkGuidanceInterval refuses an interval that no guided step is in.

@@ -83,7 +83,7 @@ func (p *Pipeline) newCheckedRun(request Request) (*Run, error) {
 func (p *Pipeline) newRun(request Request) (*Run, error) {
 	r := &Run{Pipeline: p, Request: p.withInpaint(request), batch: 1}
 	r.Conversions.keep(&r.Request)
-	for _, name := range p.promptNames(request.Guidance) {
+	for _, name := range p.promptNames(&request) {
 		text, label := p.promptText(name, &r.Request)
 		r.prompts = append(r.prompts, &prompt{name: name, text: text, label: label})
 	}
@@ -222,15 +222,15 @@ func (r *Run) Tokens() (prompt, cut int) {
 }
 
 // promptNames returns the prefixes of the taps of a request's prompts.
-func (p *Pipeline) promptNames(guidance float64) []string {
-	if negative, _ := p.family.Guidance(guidance); negative {
+func (p *Pipeline) promptNames(r *Request) []string {
+	if negative, _ := p.family.Guidance(r.guidance()); negative {
 		return []string{"prompt", "negative"}
 	}
 	return []string{"prompt"}
 }
 
 // UsesNegativePrompt reports whether a request uses its negative prompt.
-func (p *Pipeline) UsesNegativePrompt(r Request) bool { return len(p.promptNames(r.Guidance)) > 1 }
+func (p *Pipeline) UsesNegativePrompt(r Request) bool { return len(p.promptNames(&r)) > 1 }
 
 // promptText returns one of the prompts of a request, by the prefix of its taps, and its name in
 // messages.

@@ -48,7 +48,7 @@ func sweep(t *testing.T, folder, scheduler string, inpaints bool) {
 	if m := p.Multiple(); r.Width%m != 0 {
 		r.Width += m - r.Width%m
 	}
-	if guided, err := p.family.Guidance(3); guided && err == nil {
+	if guided, err := p.family.Guidance(family.Guidance{Scale: 3}); guided && err == nil {
 		r.Guidance = 3
 	}
 	if _, ok := p.family.(family.Editor); inpaints {

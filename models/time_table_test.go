@@ -30,10 +30,16 @@ func TestTimeTables(t *testing.T) {
 				request := p.defaultRequest()
 				request.Prompt, request.NegativePrompt, request.Guidance = "a red circle", "blurry", 2.5
 				request.Steps, request.Height, request.Width = 3, 32, 48
+				if family.Find(p.Class).TrueCFG {
+					request.TrueCFGScale = 2
+				}
 				if e, ok := p.family.(family.Editor); ok && e.CheckReferences(1) == nil {
 					request.References = []image.Image{gradient(32, 32)}
 				}
-				prompts := len(p.promptNames(request.Guidance))
+				prompts, tables := len(p.promptNames(&request)), 1
+				if p.family.(family.TimeTabled).TableOfPrompt() {
+					tables = prompts
+				}
 
 				run := func(hook hooks.Func) (latents []float32, uses []int) {
 					counts := map[*mlx.Array]int{}
@@ -55,8 +61,8 @@ func TestTimeTables(t *testing.T) {
 					return latents, uses
 				}
 				table, uses := run(nil)
-				if len(uses) == 0 || slices.Min(uses) != 1 || slices.Max(uses) != 1 {
-					t.Errorf("the layers were used %v times, expected once", uses)
+				if len(uses) == 0 || slices.Min(uses) != tables || slices.Max(uses) != tables {
+					t.Errorf("the layers were used %v times, expected %d", uses, tables)
 				}
 				each, uses := run(func(hooks.Tap) (*mlx.Array, error) { return nil, nil })
 				if n := 3 * prompts; len(uses) == 0 || slices.Min(uses) != n || slices.Max(uses) != n {
@@ -88,6 +94,9 @@ func TestTimeLayersFreed(t *testing.T) {
 				all, low := open(false), open(true)
 				r := Request{
 					Prompt: "a red hat", NegativePrompt: "blurry", Height: 32, Width: 48, Steps: 3, Guidance: 3, MaxSequenceLength: 48,
+				}
+				if family.Find(all.Class).TrueCFG {
+					r.TrueCFGScale = 2
 				}
 				generate := func(p *Pipeline, r Request) []byte {
 					result, err := p.Generate(r)

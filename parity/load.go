@@ -87,13 +87,16 @@ func (r *replay) newRequest() (models.Request, error) {
 	q := models.Request{
 		Prompt: s.Prompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: s.Guidance, Seed: s.Seed,
 		MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler, ImageStrength: s.ImageStrength,
-		GuidanceInterval: s.GuidanceInterval, StepCache: s.StepCache,
+		GuidanceInterval: s.GuidanceInterval, StepCache: s.StepCache, TrueCFGScale: s.TrueCFGScale,
+		CFGNormalization: s.CFGNormalization, CFGTruncation: s.CFGTruncation,
 	}
 	switch {
 	case s.NegativePrompt != nil:
 		q.NegativePrompt = *s.NegativePrompt
 	case family.Find(r.pipeline.Class).NeedsNegativePrompt:
 		q.Guidance = min(q.Guidance, 1) // which disables guidance
+	default:
+		q.TrueCFGScale = 0 // as in diffusers
 	}
 	r.ref.await("latents.init")
 	if noise := r.ref.Array("latents.init"); noise != nil && noise.Ndim() > 1 {

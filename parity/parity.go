@@ -38,6 +38,9 @@ type Settings struct {
 	MaxSequenceLength int               `json:"max_sequence_length"`
 	Scheduler         string            `json:"scheduler"` // "" is the model's own
 	GuidanceInterval  []float64         `json:"guidance_interval"`
+	TrueCFGScale      float64           `json:"true_cfg_scale"`    // 0: without, as the next two
+	CFGNormalization  float64           `json:"cfg_normalization"` // 1 is true
+	CFGTruncation     float64           `json:"cfg_truncation"`
 	StepCache         string            `json:"step_cache"`     // "" is no step cache
 	Picture           string            `json:"picture"`        // input of image-to-image, in or next to the dump's folder
 	ImageStrength     float64           `json:"image_strength"` // how much of the picture is kept

@@ -55,6 +55,8 @@ func (s *Settings) guidance() string {
 	switch {
 	case ok:
 		return ", CFG scale: " + write(cfg)
+	case s.TrueCFGScale > 1:
+		return fmt.Sprintf(", CFG scale: %s, Distilled CFG Scale: %s", write(s.TrueCFGScale), write(s.Guidance))
 	case s.Guidance == 0: // the model has no guidance
 		return ", CFG scale: 1"
 	}

@@ -183,10 +183,11 @@ func TestParseParameters(t *testing.T) {
 		},
 		{
 			"settings that save work",
-			"a cat\nSteps: 20, CFG scale: 4, Seed: 2, Guidance interval: \"0.1,0.6\", Step cache: \"first-block:0.1\", Version: gomflux v9",
+			"a cat\nSteps: 20, CFG scale: 4, Seed: 2, Guidance interval: \"0.1,0.6\", CFG normalization: 0.7, CFG truncation: 0.3, " +
+				"Step cache: \"first-block:0.1\", Version: gomflux v9",
 			Settings{Generator: "gomflux v9", Prompt: "a cat", Seed: 2, Steps: 20, Guidance: 4, GuidanceUnit: CFGScale,
-				GuidanceInterval: []float64{0.1, 0.6}, StepCache: "first-block:0.1"},
-			"generator prompt seed steps guidance guidance_unit guidance_interval step_cache",
+				GuidanceInterval: []float64{0.1, 0.6}, CFGNormalization: 0.7, CFGTruncation: 0.3, StepCache: "first-block:0.1"},
+			"generator prompt seed steps guidance guidance_unit guidance_interval cfg_normalization cfg_truncation step_cache",
 		},
 		{
 			"inpainting",
@@ -240,6 +241,11 @@ func TestGuidanceUnits(t *testing.T) {
 		{3.5, DistilledCFGScale, "CFG scale: 1, Distilled CFG Scale: 3.5, Seed", 3.5, DistilledCFGScale},
 		{0, DistilledCFGScale, "CFG scale: 1, Seed", 1, CFGScale}, // FLUX.1-schnell
 	} {
+		with := Settings{Prompt: "x", Steps: 4, Guidance: c.guidance, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 2.5}
+		if p, _, _ := parseParameters(with.parameters()); p.Guidance != c.guidance || p.GuidanceUnit != DistilledCFGScale ||
+			p.TrueCFGScale != 2.5 || !strings.Contains(with.parameters(), "CFG scale: 2.5, Distilled CFG Scale: ") {
+			t.Errorf("%q: %+v", with.parameters(), p)
+		}
 		s := Settings{Prompt: "x", Steps: 4, Guidance: c.guidance, GuidanceUnit: c.unit}
 		text := s.parameters()
 		if !strings.Contains(text, "Steps: 4, "+c.text) {

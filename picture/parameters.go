@@ -32,6 +32,11 @@ func (s *Settings) parameters() string {
 	if v := s.GuidanceInterval; len(v) == 2 {
 		b.WriteString(", Guidance interval: " + quoteValue(fmt.Sprintf("%g,%g", v[0], v[1])))
 	}
+	for _, v := range s.boundsCFG() {
+		if *v.value != 0 {
+			fmt.Fprintf(&b, ", %s: %g", v.label, *v.value)
+		}
+	}
 	if s.StepCache != "" {
 		b.WriteString(", Step cache: " + quoteValue(s.StepCache))
 	}
@@ -44,6 +49,18 @@ func (s *Settings) parameters() string {
 	}
 	b.WriteString(s.hashes())
 	return b.String()
+}
+
+// boundsCFG returns settings of gomflux, by their labels in the text.
+func (s *Settings) boundsCFG() []bound {
+	return []bound{
+		{"CFG normalization", "cfg_normalization", &s.CFGNormalization}, {"CFG truncation", "cfg_truncation", &s.CFGTruncation},
+	}
+}
+
+type bound struct {
+	label, field string
+	value        *float64
 }
 
 // inpainting returns the settings of inpainting as AUTOMATIC1111's web UI writes them,
@@ -238,7 +255,10 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 		"prompt": prompt, "negative_prompt": negative, "generator": pairs["Version"], "model": pairs["Model"],
 		"seed": pairs["Seed"], "steps": pairs["Steps"], "guidance": pairs["CFG scale"], "height": height, "width": width,
 	}
-	if v := pairs["Distilled CFG Scale"]; v != "" { // of Forge, whose CFG scale is 1 then
+	if v := pairs["Distilled CFG Scale"]; v != "" { // of Forge, whose CFG scale is 1 without a negative prompt
+		if cfg, err := strconv.ParseFloat(values["guidance"], 64); err == nil && cfg > 1 {
+			values["true_cfg_scale"] = values["guidance"]
+		}
 		values["guidance"], values["guidance_unit"] = v, string(DistilledCFGScale)
 	} else if v, err := strconv.ParseFloat(values["guidance"], 64); err == nil && !math.IsNaN(v) && !math.IsInf(v, 0) {
 		values["guidance_unit"] = string(CFGScale)
@@ -248,6 +268,9 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 	if own {
 		values["scheduler"] = pairs["Sampler"]
 		values["step_cache"] = pairs["Step cache"]
+		for _, v := range s.boundsCFG() {
+			values[v.field] = pairs[v.label]
+		}
 		if v := pairs["Guidance interval"]; v != "" {
 			values["guidance_interval"] = "[" + v + "]"
 		}

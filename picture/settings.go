@@ -37,7 +37,8 @@ type Settings struct {
 	Revision string `json:"revision,omitempty"`
 	// BaseModel is the model that supplied the components that a single file lacks.
 	BaseModel string `json:"base_model,omitempty"`
-	// Class is the pipeline class that model_index.json names.
+	// Class is the pipeline class: the one that model_index.json names, or of several with the same
+	// components the one for prompts alone.
 	Class string `json:"class,omitempty"`
 
 	Prompt         string `json:"prompt"`
@@ -53,6 +54,15 @@ type Settings struct {
 	// GuidanceInterval are the two fractions of the steps between which guidance was
 	// applied, nil for all steps.
 	GuidanceInterval []float64 `json:"guidance_interval,omitempty"`
+	// TrueCFGScale is the scale of classifier-free guidance in addition to a distilled one, 0
+	// without it.
+	TrueCFGScale float64 `json:"true_cfg_scale,omitempty"`
+	// CFGNormalization is the largest norm of a guided prediction, relative to one that is not
+	// guided, 0 without a limit.
+	CFGNormalization float64 `json:"cfg_normalization,omitempty"`
+	// CFGTruncation is the part of the noise after which there was no guidance, 0 if there
+	// always was.
+	CFGTruncation float64 `json:"cfg_truncation,omitempty"`
 	// StepCache is the rule of the step cache and its threshold, "" if all steps were
 	// computed.
 	StepCache string `json:"step_cache,omitempty"`

@@ -40,6 +40,10 @@ var served = []struct{ api, flags, fields string }{
 		`"seed": 7, "steps": 4, "height": 64, "width": 64, "guidance_interval": [0, 0.5]`,
 	},
 	{
+		"jobs", "-S 71 -s 4 -H 64 -W 64 -g 3 --cfg-normalization 0.7 --cfg-truncation 0.5",
+		`"seed": 71, "steps": 4, "height": 64, "width": 64, "guidance": 3, "cfg_normalization": 0.7, "cfg_truncation": 0.5`,
+	},
+	{
 		"jobs", "-S 8 -s 3 -H 64 -W 64 --scheduler flow_match_heun_discrete",
 		`"seed": 8, "steps": 3, "height": 64, "width": 64, "scheduler": "flow_match_heun_discrete"`,
 	},

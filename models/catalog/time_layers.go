@@ -13,6 +13,9 @@ import (
 // first step (see [family.TimeTabled]), from 0 to 1, by the configs of a published model. For another
 // repository they are those of the first published model of the pipeline class.
 func TimeLayersShare(repo, class string) float64 {
+	if c := family.Find(class); c != nil {
+		class = c.Name
+	}
 	var preset *Preset
 	for i, p := range Presets {
 		if p.Class == class && (preset == nil || p.Repo == repo) {

@@ -126,7 +126,7 @@ func TestFLOPs(t *testing.T) {
 			}
 			declared := d.Transformer()
 			got := declared.Class.FLOPs(declared.Model, tokens, res.TextTokens)
-			guided, err := d.Pipeline.Guidance(c.guidance)
+			guided, err := d.Pipeline.Guidance(family.Guidance{Scale: c.guidance})
 			if err != nil {
 				t.Fatal(err)
 			}

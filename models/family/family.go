@@ -37,7 +37,9 @@ type Help struct {
 
 // A Class is a pipeline class of diffusers.
 type Class struct {
-	Name       string // in model_index.json
+	Name string // in model_index.json
+	// Also lists the classes with the same components for other inputs, such as an image with a mask.
+	Also       []string
 	Components []Member
 	// Configure reads the configs of a pipeline's components, and declares the networks of those
 	// with weights, except the vae. After an error, which Configs keeps, it returns nothing.
@@ -49,6 +51,10 @@ type Class struct {
 	NeedsNegativePrompt bool
 	// Guidance is how the guidance scale counts, "" for [picture.CFGScale].
 	Guidance picture.GuidanceUnit
+	// TrueCFG reports that diffusers' pipeline has true_cfg_scale in addition to a guidance scale.
+	TrueCFG bool
+	// BoundsCFG reports that diffusers' pipeline has cfg_normalization and cfg_truncation.
+	BoundsCFG bool
 }
 
 // A Member is a component of a pipeline class, as in model_index.json.
@@ -138,9 +144,9 @@ type Pipeline interface {
 	Multiple() int
 	// Fits returns an error if latents of h×w or a prompt of so many tokens are too large.
 	Fits(h, w, tokens int) error
-	// Guidance reports whether a guidance scale needs a prediction for the negative prompt. A
-	// scale that the model cannot take is an error.
-	Guidance(scale float64) (negative bool, err error)
+	// Guidance reports whether guidance needs a prediction for the negative prompt. A scale that the
+	// model cannot take is an error.
+	Guidance(g Guidance) (negative bool, err error)
 	// Sigmas returns the noise schedule before the scheduler shifts it.
 	Sigmas(steps int) []float32
 	// Mu returns the shift for an image of so many tokens, for schedulers with dynamic
@@ -152,7 +158,24 @@ type Pipeline interface {
 	// Predictor returns a predictor for latents of h×w. It compiles what runs at every step.
 	Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error)
 	// Guide combines the predictions for prompt and negative prompt.
-	Guide(positive, negative *mlx.Array, scale float64) *mlx.Array
+	Guide(positive, negative *mlx.Array, g Guidance) *mlx.Array
+}
+
+// Guidance is how predictions follow the prompt.
+type Guidance struct {
+	Scale   float64 // guidance scale, see [Class.Guidance]
+	TrueCFG float64 // true_cfg_scale, see [Class.TrueCFG]; 1 or less disables it
+	// Normalization is cfg_normalization: the largest norm of a guided prediction, relative to that of
+	// the prediction for the prompt. 0 stands for no limit.
+	Normalization float64
+	// Truncation is cfg_truncation: the time, from 0 for noise to 1 for an image, after which predictions
+	// are not guided. 0 stands for never.
+	Truncation float64
+}
+
+// Guides reports whether guidance is applied at a timestep from 1000 to 0.
+func (g Guidance) Guides(timestep float32) bool {
+	return g.Truncation == 0 || float64((1000-timestep)/1000) <= g.Truncation
 }
 
 // A NoisePacker is a Pipeline whose transformer takes packed latents. mflux draws the noise in

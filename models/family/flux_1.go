@@ -26,9 +26,10 @@ var flux1DevLicence = Licence{
 var Flux1 = &Family{
 	Name: "FLUX.1",
 	Pipelines: []*Class{
-		{Name: "FluxPipeline", Configure: configureFlux1, Guidance: picture.DistilledCFGScale, Components: flux1Components},
-		{Name: "FluxKontextPipeline", Configure: configureFlux1Kontext, Guidance: picture.DistilledCFGScale, Components: flux1Components,
-			References: 1},
+		{Name: "FluxPipeline", Also: []string{"FluxImg2ImgPipeline", "FluxInpaintPipeline"}, Configure: configureFlux1,
+			Guidance: picture.DistilledCFGScale, TrueCFG: true, Components: flux1Components},
+		{Name: "FluxKontextPipeline", Also: []string{"FluxKontextInpaintPipeline"}, Configure: configureFlux1Kontext,
+			Guidance: picture.DistilledCFGScale, TrueCFG: true, Components: flux1Components, References: 1},
 		{Name: "FluxFillPipeline", Configure: configureFlux1Fill, Guidance: picture.DistilledCFGScale, Components: flux1Components},
 	},
 	Models: publish(
@@ -168,11 +169,16 @@ func (f *flux1) PromptEncodings([]image.Image) []PromptEncoding {
 	}}
 }
 
-func (f *flux1) Guidance(scale float64) (bool, error) {
-	if scale > 0 && !f.guided() {
-		return false, fmt.Errorf("guidance %g: this model has no guidance (leave it out, or set it to 0)", scale)
+func (f *flux1) Guidance(g Guidance) (bool, error) {
+	if g.Scale > 0 && !f.guided() {
+		return false, fmt.Errorf("guidance %g: this model has no guidance (leave it out, or set it to 0)", g.Scale)
 	}
-	return false, nil
+	return g.TrueCFG > 1, nil
+}
+
+// Guide applies true_cfg_scale. Both predictions have the guidance scale as an input.
+func (f *flux1) Guide(positive, negative *mlx.Array, g Guidance) *mlx.Array {
+	return f.defaultMethods.Guide(positive, negative, Guidance{Scale: g.TrueCFG})
 }
 
 func (f *flux1) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
@@ -207,5 +213,8 @@ func (f *flux1) condition(c Conditioning) transformer.FluxCondition {
 func (f *flux1) TableRows(c Conditioning, timesteps []float32) *mlx.Array {
 	return f.transformer.Projections(f.condition(c), times(timesteps), f.dtype)
 }
+
+// TableOfPrompt returns true: the rows depend on the pooled embeddings.
+func (f *flux1) TableOfPrompt() bool { return true }
 
 func (f *flux1) TimeLayers() *transformer.TimeLayers { return f.transformer.TimeLayers() }

@@ -24,7 +24,8 @@ var flux2Licence = Licence{
 var Flux2 = &Family{
 	Name: "FLUX.2-klein",
 	Pipelines: []*Class{
-		{Name: "Flux2KleinPipeline", Configure: configureFlux2, Components: flux2Components, References: anyNumber},
+		{Name: "Flux2KleinPipeline", Also: []string{"Flux2KleinInpaintPipeline"}, Configure: configureFlux2,
+			Components: flux2Components, References: anyNumber},
 		{Name: "Flux2KleinKVPipeline", Configure: configureFlux2KV, Components: flux2Components, References: anyNumber},
 	},
 	Models: slices.Concat(
@@ -171,11 +172,11 @@ func (f *flux2) MaskLatents(mask *image.Gray, h, w int) []float32 {
 	return out
 }
 
-func (f *flux2) Guidance(scale float64) (bool, error) {
+func (f *flux2) Guidance(g Guidance) (bool, error) {
 	if f.distilled {
-		return false, withoutGuidance(scale, 1, "the base models have")
+		return false, withoutGuidance(g.Scale, 1, "the base models have")
 	}
-	return f.defaultMethods.Guidance(scale)
+	return f.defaultMethods.Guidance(g)
 }
 
 // ConditionsOnce returns false: the reference images are computed for each image of a batch.

@@ -128,11 +128,11 @@ func (k *krea2) PromptEncodings([]image.Image) []PromptEncoding {
 }
 
 // Guidance refuses guidance for the distilled model.
-func (k *krea2) Guidance(scale float64) (bool, error) {
+func (k *krea2) Guidance(g Guidance) (bool, error) {
 	if k.distilled {
-		return false, withoutGuidance(scale, 0, "Krea 2 Raw has")
+		return false, withoutGuidance(g.Scale, 0, "Krea 2 Raw has")
 	}
-	return k.fromPositive.Guidance(scale)
+	return k.fromPositive.Guidance(g)
 }
 
 // Mu returns the shift of the distilled model, which is the same for all sizes.

@@ -27,11 +27,28 @@ func Classes() (names []string) {
 	return names
 }
 
-// Find returns the pipeline class with a name, or nil if it is not supported.
+// NamesWith names the families some of whose pipeline classes have something, for messages, as "A and B".
+func NamesWith(has func(*Class) bool) string {
+	var names []string
+	for _, f := range All {
+		if slices.ContainsFunc(f.Pipelines, has) {
+			names = append(names, f.Name)
+		}
+	}
+	return And(names)
+}
+
+// HasTrueCFG reports whether a class has true_cfg_scale in addition to a guidance scale.
+func HasTrueCFG(c *Class) bool { return c.TrueCFG }
+
+// HasBoundsCFG reports whether a class has cfg_normalization and cfg_truncation.
+func HasBoundsCFG(c *Class) bool { return c.BoundsCFG }
+
+// Find returns the pipeline class with a name, one of [Class.Also] too, or nil if it is not supported.
 func Find(class string) *Class {
 	for _, f := range All {
 		for _, c := range f.Pipelines {
-			if c.Name == class {
+			if c.Name == class || slices.Contains(c.Also, class) {
 				return c
 			}
 		}
@@ -44,8 +61,25 @@ func Of(fsys fs.FS, x index.Index) (*Class, error) {
 	if c := Find(x.Class); c != nil {
 		return c, nil
 	}
-	return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s",
-		errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), x.Class, strings.Join(Classes(), ", "))
+	about := ""
+	for _, u := range unsupported {
+		if strings.Contains(x.Class, u.name) {
+			about = " (" + u.about + ")"
+			break
+		}
+	}
+	return nil, fmt.Errorf("%w: %s: pipeline class %q%s; this version runs %s",
+		errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), x.Class, about, strings.Join(Classes(), ", "))
+}
+
+// unsupported describes diffusers' other pipelines of the supported families, by a part of their names.
+var unsupported = []struct{ name, about string }{
+	{"ControlNet", "which has a ControlNet next to the transformer"},
+	{"FluxControl", "whose transformer takes a control image, such as edges or depth"},
+	{"FluxPriorRedux", "which makes prompt embeddings of an image, and no image"},
+	{"Flux2Pipeline", "FLUX.2-dev, whose text encoder is Mistral"},
+	{"QwenImageLayered", "which splits an image into several transparent layers"},
+	{"ZImageOmni", "which has another image encoder, SigLIP, for its reference images"},
 }
 
 // Names returns the names of the families.

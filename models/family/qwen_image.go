@@ -17,9 +17,10 @@ import (
 var QwenImage = &Family{
 	Name: "Qwen-Image",
 	Pipelines: []*Class{
-		{Name: "QwenImagePipeline", Configure: configureQwenImage, NeedsNegativePrompt: true, Components: qwenComponents},
-		{Name: "QwenImageEditPipeline", Configure: configureQwenEdit, NeedsNegativePrompt: true,
-			Components: qwenEditComponents, References: 1},
+		{Name: "QwenImagePipeline", Also: []string{"QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"},
+			Configure: configureQwenImage, NeedsNegativePrompt: true, Components: qwenComponents},
+		{Name: "QwenImageEditPipeline", Also: []string{"QwenImageEditInpaintPipeline"}, Configure: configureQwenEdit,
+			NeedsNegativePrompt: true, Components: qwenEditComponents, References: 1},
 		{Name: "QwenImageEditPlusPipeline", Configure: configureQwenEditPlus, NeedsNegativePrompt: true,
 			Components: qwenEditComponents, References: anyNumber},
 	},
@@ -148,11 +149,11 @@ func (q *qwenImage) states(ids []int32, images []textenc.VisionInput, drop int) 
 }
 
 // Guide rescales each token of the guided prediction to the norm of the positive prediction.
-func (q *qwenImage) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
+func (q *qwenImage) Guide(positive, negative *mlx.Array, g Guidance) *mlx.Array {
 	h, w := positive.Dim(2)/2, positive.Dim(3)/2
 	length := func(x *mlx.Array) *mlx.Array { return x.Mul(x).Sum(-1).Sqrt() }
 	pos := transformer.Pack(positive)
-	guided := transformer.Pack(q.defaultMethods.Guide(positive, negative, scale))
+	guided := transformer.Pack(q.defaultMethods.Guide(positive, negative, g))
 	return transformer.Unpack(guided.Mul(length(pos).Div(length(guided))), h, w)
 }
 
@@ -178,5 +179,8 @@ func (q *qwenImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predi
 func (q *qwenImage) TableRows(_ Conditioning, timesteps []float32) *mlx.Array {
 	return q.transformer.Projections(times(timesteps), q.dtype)
 }
+
+// TableOfPrompt returns false: the rows depend on the time alone.
+func (q *qwenImage) TableOfPrompt() bool { return false }
 
 func (q *qwenImage) TimeLayers() *transformer.TimeLayers { return q.transformer.TimeLayers() }

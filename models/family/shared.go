@@ -29,21 +29,21 @@ func (defaultMethods) Mu(shift scheduler.DynamicShift, tokens, _ int) float64 {
 type fromNegative struct{}
 
 // Guide returns negative + scale·(positive - negative).
-func (fromNegative) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
-	return negative.Add(positive.Sub(negative).Times(scale))
+func (fromNegative) Guide(positive, negative *mlx.Array, g Guidance) *mlx.Array {
+	return negative.Add(positive.Sub(negative).Times(g.Scale))
 }
 
-func (fromNegative) Guidance(scale float64) (bool, error) { return scale > 1, nil }
+func (fromNegative) Guidance(g Guidance) (bool, error) { return g.Scale > 1, nil }
 
 // fromPositive has classifier-free guidance that starts from the positive prediction.
 type fromPositive struct{}
 
 // Guide returns positive + scale·(positive - negative).
-func (fromPositive) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
-	return positive.Add(positive.Sub(negative).Times(scale))
+func (fromPositive) Guide(positive, negative *mlx.Array, g Guidance) *mlx.Array {
+	return positive.Add(positive.Sub(negative).Times(g.Scale))
 }
 
-func (fromPositive) Guidance(scale float64) (bool, error) { return scale > 0, nil }
+func (fromPositive) Guidance(g Guidance) (bool, error) { return g.Scale > 0, nil }
 
 // MaskLatents takes the pixel at the top left of each position (torch's nearest interpolation).
 func (defaultMethods) MaskLatents(mask *image.Gray, h, w int) []float32 {
@@ -81,7 +81,7 @@ func (s ownSigmas) validate(option string) error {
 }
 
 // Sigmas returns the noise schedule. For another number of steps than the model's, which diffusers
-// does not allow, it is evenly spaced between the model's sigmas.
+// ignores, it is evenly spaced between the model's sigmas, as in mflux.
 func (s ownSigmas) Sigmas(steps int) []float32 {
 	n := len(s)
 	if n == 0 {

@@ -11,9 +11,11 @@ import (
 // Its predictors take their outputs from [Conditioning].Times.
 type TimeTabled interface {
 	// TableRows returns the outputs for n timesteps [n, m] or, with k rows that belong to every step,
-	// [n+k, m]. Of the conditioning they may depend on what is the same for all prompts or, if the
-	// pipeline has no negative prompt, on the prompt.
+	// [n+k, m]. Of the conditioning they may depend on what is the same for all prompts or, with
+	// TableOfPrompt, on the prompt.
 	TableRows(c Conditioning, timesteps []float32) *mlx.Array
+	// TableOfPrompt reports whether the rows depend on the prompt.
+	TableOfPrompt() bool
 	// TimeLayers returns the layers that compute the rows. With a row, predictors do not need them.
 	TimeLayers() *transformer.TimeLayers
 }
@@ -29,6 +31,9 @@ type TimeTable struct {
 	Timesteps func() []float32
 	// Compute returns what TableRows returns.
 	Compute func(timesteps []float32) *mlx.Array
+	// Negative is the table of the negative prompt, which is filled and freed with this one; nil if this
+	// is the table of all prompts.
+	Negative *TimeTable
 
 	timesteps []float32  // in the table
 	rows      *mlx.Array // one for each timestep, then those that belong to every step
@@ -58,11 +63,15 @@ func TableFits(timesteps []float32) bool {
 }
 
 // Fill computes the rows from the first timestep on.
-func (t *TimeTable) Fill() { t.fill(t.Timesteps()[0]) }
+func (t *TimeTable) Fill() {
+	for ; t != nil; t = t.Negative {
+		t.fill(t.Timesteps()[0])
+	}
+}
 
 // fill replaces the rows by those of a timestep and of the ones that follow it.
 func (t *TimeTable) fill(timestep float32) {
-	t.Free()
+	t.freeRows()
 	t.timesteps = []float32{timestep}
 	all := t.Timesteps()
 	for _, next := range all[slices.Index(all, timestep)+1:] {
@@ -80,7 +89,13 @@ func (t *TimeTable) fill(timestep float32) {
 
 // Free frees the rows.
 func (t *TimeTable) Free() {
-	if t != nil && t.rows != nil {
+	for ; t != nil; t = t.Negative {
+		t.freeRows()
+	}
+}
+
+func (t *TimeTable) freeRows() {
+	if t.rows != nil {
 		t.rows.Free()
 		t.rows, t.timesteps = nil, nil
 	}

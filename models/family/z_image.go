@@ -17,13 +17,14 @@ import (
 var ZImage = &Family{
 	Name: "Z-Image",
 	Pipelines: []*Class{
-		{Name: "ZImagePipeline", Configure: configureZImage, Guidance: picture.CFGScaleMinusOne, Components: []Member{
-			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
-			{Folder: "text_encoder", Class: component.Qwen3Model},
-			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
-			{Folder: "transformer", Class: component.ZImageTransformer2DModel},
-			{Folder: "vae", Class: component.AutoencoderKL, MFlux: component.AutoencoderKLOfZImage},
-		}},
+		{Name: "ZImagePipeline", Also: []string{"ZImageImg2ImgPipeline", "ZImageInpaintPipeline"}, Configure: configureZImage,
+			Guidance: picture.CFGScaleMinusOne, BoundsCFG: true, Components: []Member{
+				{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+				{Folder: "text_encoder", Class: component.Qwen3Model},
+				{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
+				{Folder: "transformer", Class: component.ZImageTransformer2DModel},
+				{Folder: "vae", Class: component.AutoencoderKL, MFlux: component.AutoencoderKLOfZImage},
+			}},
 	},
 	Models: publish(
 		Model{Class: "ZImagePipeline", Licence: apache2, Configs: zImageConfigs},
@@ -88,6 +89,17 @@ func (z *zImage) PromptEncodings([]image.Image) []PromptEncoding {
 func (z *zImage) Multiple() int { return z.transformer.Config.AllPatchSize[0] }
 
 func (z *zImage) Fits(h, w, tokens int) error { return z.transformer.Fits(h, w, tokens) }
+
+// Guide limits the norm of each image's guided prediction.
+func (z *zImage) Guide(positive, negative *mlx.Array, g Guidance) *mlx.Array {
+	guided := z.fromPositive.Guide(positive, negative, g)
+	if g.Normalization == 0 {
+		return guided
+	}
+	norm := func(x *mlx.Array) *mlx.Array { return x.Mul(x).Sum(1).Sum(2).Sum(3).Sqrt() }
+	limit := norm(positive).Times(g.Normalization)
+	return guided.Mul(limit.Div(norm(guided).Maximum(limit)))
+}
 
 func (z *zImage) Sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
 

@@ -23,7 +23,8 @@ func read(img image.Image, size image.Point) (mask *image.Gray, transparent bool
 	}
 	given := img.Bounds().Size()
 	if !sameProportions(given, size) {
-		return nil, false, fmt.Errorf("the mask has %dx%d pixels and the image %dx%d: expected the same size or proportions",
+		return nil, false, fmt.Errorf("the mask has %dx%d pixels and the image %dx%d: expected the same size or proportions "+
+			"(diffusers stretches such a mask to the image: do so in an image editor if that is meant)",
 			given.X, given.Y, size.X, size.Y)
 	}
 	mask, transparent = AlphaMask(img)

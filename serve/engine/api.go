@@ -158,6 +158,7 @@ type ModelInfo struct {
 	Defaults gomflux.Defaults
 	// GuidanceUnit is how the guidance scale of Defaults counts.
 	GuidanceUnit picture.GuidanceUnit
+	TrueCFG      bool      // takes [gomflux.Options].TrueCFGScale
 	Created      time.Time // of its files
 }
 

@@ -237,7 +237,7 @@ func TestSubmit(t *testing.T) {
 	img := encoded(t, 16, 8)
 	var j jsonJob
 	body := `{"prompt":"a <cat>","negative_prompt":"dog","height":64,"width":128,"steps":3,"guidance":0,"guidance_unit":"cfg",
-		"guidance_interval":[0,0.5],
+		"guidance_interval":[0,0.5],"true_cfg_scale":2.5,"cfg_normalization":1,"cfg_truncation":0.7,
 		"step_cache":"easy:0.1","seed":18446744073709551614,"count":2,"max_sequence_length":99,"scheduler":"linear","rng":"torch",
 		"background":"opaque","loras":[{"path":"style","scale":0.5},{"path":"owner/name:a.safetensors"},{"path":"style","scale":0}],
 		"image":{"data":"` + img + `","name":"../x/cat.png"},"image_strength":0.3,
@@ -262,6 +262,7 @@ func TestSubmit(t *testing.T) {
 	wantOptions := gomflux.Options{
 		Prompt: "a <cat>", NegativePrompt: "dog", Height: 64, Width: 128, Steps: 3, Guidance: &guidance,
 		GuidanceUnit: picture.CFGScale, GuidanceInterval: []float64{0, 0.5},
+		TrueCFGScale: 2.5, CFGNormalization: 1, CFGTruncation: 0.7,
 		StepCache: "easy:0.1", MaxSequenceLength: 99, Scheduler: "linear", RNG: "torch",
 		Background: "opaque", ImageStrength: 0.3,
 	}

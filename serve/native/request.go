@@ -41,6 +41,9 @@ type jsonRequest struct {
 	Guidance          *float64    `json:"guidance"`
 	GuidanceUnit      string      `json:"guidance_unit"`
 	GuidanceInterval  []float64   `json:"guidance_interval"`
+	TrueCFGScale      float64     `json:"true_cfg_scale"`
+	CFGNormalization  float64     `json:"cfg_normalization"`
+	CFGTruncation     float64     `json:"cfg_truncation"`
 	StepCache         string      `json:"step_cache"`
 	Seed              json.Number `json:"seed"` // a string of digits too, for clients without 64-bit integers
 	Count             *int        `json:"count"`
@@ -129,6 +132,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
 		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
+		TrueCFGScale: j.TrueCFGScale, CFGNormalization: j.CFGNormalization, CFGTruncation: j.CFGTruncation,
 		StepCache:         j.StepCache,
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
 		Background: gomflux.Background(j.Background), ImageStrength: j.ImageStrength,

@@ -134,8 +134,8 @@ func TestClients(t *testing.T) {
 	clients := map[string][]step{
 		"Open WebUI": {
 			{"GET", "/sdapi/v1/options", "", ok}, // its test of the address
-			{"GET", "/sdapi/v1/sd-models", "", names("title", "turbo", "base", "dev", "edit")},
-			{"GET", "/sdapi/v1/sd-models", "", names("model_name", "turbo", "base", "dev", "edit")},
+			{"GET", "/sdapi/v1/sd-models", "", names("title", "turbo", "base", "dev", "cfg", "edit")},
+			{"GET", "/sdapi/v1/sd-models", "", names("model_name", "turbo", "base", "dev", "cfg", "edit")},
 			{"GET", "/sdapi/v1/options", "", checkpoint("turbo")},
 			{"POST", "/sdapi/v1/options", `{"sd_model_checkpoint":"base","sd_checkpoint_hash":"","sd_vae":"Automatic",
 				"samples_format":"png","CLIP_stop_at_last_layers":1}`, ok},
@@ -154,7 +154,7 @@ func TestClients(t *testing.T) {
 			{"GET", "/sdapi/v1/sd-modules", "", names("model_name")},
 			{"GET", "/sdapi/v1/samplers", "", names("name", "Euler", "Heun", "Linear")},
 			{"GET", "/sdapi/v1/schedulers", "", names("name", "automatic")},
-			{"GET", "/sdapi/v1/sd-models", "", names("title", "turbo", "base", "dev", "edit")},
+			{"GET", "/sdapi/v1/sd-models", "", names("title", "turbo", "base", "dev", "cfg", "edit")},
 			{"POST", "/sdapi/v1/options", `{"sd_model_checkpoint":"turbo"}`, ok},
 			{"GET", "/sdapi/v1/progress", "", idle},
 			{"GET", "/sdapi/v1/options", "", checkpoint("turbo")},

@@ -39,6 +39,7 @@ var fakeModels = []engine.ModelInfo{
 		Defaults: gomflux.Defaults{Steps: 8, Guidance: 0, Height: 1024, Width: 1024}},
 	{Name: "base", Defaults: gomflux.Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024}},
 	{Name: "dev", Defaults: gomflux.Defaults{Steps: 28, Guidance: 3.5}, GuidanceUnit: picture.DistilledCFGScale},
+	{Name: "cfg", Defaults: gomflux.Defaults{Steps: 28, Guidance: 3.5}, GuidanceUnit: picture.DistilledCFGScale, TrueCFG: true},
 	{Name: "edit", Edits: true, Defaults: gomflux.Defaults{Steps: 40, Guidance: 4, Height: 1024, Width: 1024}},
 	{Name: "absent", Missing: "is not on this machine (gomflux pull absent)"},
 }

@@ -131,7 +131,7 @@ func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
 	out := info{
 		Prompt: first.Prompt, NegativePrompt: first.NegativePrompt, Seed: first.Seed, Subseed: first.Seed,
 		Width: first.Width, Height: first.Height, SamplerName: samplerName(first.Scheduler),
-		CFGScale: cfgScale(first.Guidance, first.GuidanceUnit), Steps: first.Steps, BatchSize: p.request.batchSize,
+		CFGScale: max(first.TrueCFGScale, cfgScale(first.Guidance, first.GuidanceUnit)), Steps: first.Steps, BatchSize: p.request.batchSize,
 		SDModelName: p.model.Name, SDModelHash: shortHash(p.model), ExtraGenerationParams: map[string]any{},
 		Styles: []string{}, JobTimestamp: time.Now().Format(timestamp), ClipSkip: 1, Version: "gomflux " + gomflux.Version(),
 		Warnings: append([]string{}, p.request.warnings...),

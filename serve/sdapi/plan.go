@@ -210,11 +210,16 @@ func (p *plan) setGuidance() {
 	switch {
 	case r.distilled != nil && p.model.GuidanceUnit == picture.DistilledCFGScale:
 		o.Guidance, o.GuidanceUnit = r.distilled, picture.DistilledCFGScale
-		if r.guidance != nil && *r.guidance != 1 {
+		if r.guidance != nil && *r.guidance > 1 && p.model.TrueCFG {
+			o.TrueCFGScale = *r.guidance
+		} else if r.guidance != nil && *r.guidance != 1 {
 			r.warn("cfg_scale %g was not used: %s takes distilled_cfg_scale", *r.guidance, p.model.Name)
 		}
 	case r.guidance != nil:
 		o.Guidance, o.GuidanceUnit = r.guidance, picture.CFGScale
+	}
+	if p.model.TrueCFG && r.negative != "" && o.TrueCFGScale == 0 {
+		r.warn("negative_prompt has no effect: %s needs a cfg_scale above 1 in addition to distilled_cfg_scale for it", p.model.Name)
 	}
 }
 

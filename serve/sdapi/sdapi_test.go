@@ -58,6 +58,13 @@ func TestSubmitted(t *testing.T) {
 		{body: `{"model":"dev","cfg_scale":7,"distilled_cfg_scale":3.5}`,
 			options:  gomflux.Options{Guidance: guidance(3.5), GuidanceUnit: distilled},
 			warnings: []string{"cfg_scale 7 was not used: dev takes distilled_cfg_scale"}},
+		{body: `{"model":"cfg","cfg_scale":3,"distilled_cfg_scale":3.5,"negative_prompt":"x"}`,
+			options: gomflux.Options{Guidance: guidance(3.5), GuidanceUnit: distilled, TrueCFGScale: 3, NegativePrompt: "x"}},
+		{body: `{"model":"cfg","cfg_scale":1,"distilled_cfg_scale":3.5}`,
+			options: gomflux.Options{Guidance: guidance(3.5), GuidanceUnit: distilled}},
+		{body: `{"model":"cfg","cfg_scale":4,"negative_prompt":"x"}`, // of programs that know no distilled scale
+			options:  gomflux.Options{Guidance: guidance(4), GuidanceUnit: cfg, NegativePrompt: "x"},
+			warnings: []string{"negative_prompt has no effect: cfg needs a cfg_scale above 1 in addition to distilled_cfg_scale"}},
 		{body: `{"model":"dev","cfg_scale":1}`, options: gomflux.Options{Guidance: guidance(1), GuidanceUnit: cfg}}, // stands for 3.5
 		{body: `{"model":"base","cfg_scale":4,"distilled_cfg_scale":3.5}`,
 			options: gomflux.Options{Guidance: guidance(4), GuidanceUnit: cfg}},

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .arguments import MODEL, diffusers_arguments, dump_arguments, generation_arguments, lora_argument
-from .arguments import looking_arguments, mask_arguments, profile_arguments, prune_arguments, tap_arguments
+from .arguments import cfg_arguments, looking_arguments, mask_arguments, profile_arguments, prune_arguments, tap_arguments
 from .files import HEUN, LINEAR
 
 
@@ -127,6 +127,7 @@ def parse(argv=None) -> dict:
     c.add_argument("model", help=MODEL)
     generation_arguments(c, (HEUN, LINEAR))
     mask_arguments(c)
+    cfg_arguments(c)
     lora_argument(c)
     c.add_argument("--unchecked", action="store_true", help="send it although a check has found a problem")
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 SAME = ("prompt", "negative_prompt", "steps", "guidance", "seed", "height", "width", "max_sequence_length", "compute")
+CFG = ("true_cfg_scale", "cfg_normalization", "cfg_truncation")
 
 
 def repeat(
@@ -17,6 +18,7 @@ def repeat(
     if settings.get("command") != "dump":
         raise SystemExit(f"{folder / 'settings.json'}: {settings.get('command')} is not a generation that was dumped")
     same = {key: settings[key] for key in SAME}
+    same |= {key: settings[key] for key in CFG if key in settings}
     same |= {"image_strength": settings.get("image_strength"), "scheduler": settings.get("scheduler")}
 
     def picture(name):

@@ -17,6 +17,7 @@ def diffusers_arguments(c):
     c.add_argument(
         "--sample-posterior", action="store_true", help="draw the picture's latents as diffusers does; default: their mean",
     )  # fmt: skip
+    cfg_arguments(c)
     lora_argument(c)
     c.add_argument(
         "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
@@ -91,6 +92,13 @@ def profile_arguments(c):
 def mask_arguments(c):
     c.add_argument("--mask", type=Path, metavar="PICTURE", help="inpaint the part of --picture that is white here (strength 0: anew)")
     c.add_argument("--mask-crop", type=int, metavar="PADDING", help="show the model only the part around the mask")
+
+
+def cfg_arguments(c):
+    """What classifier-free guidance has besides a scale; see Family.cfg."""
+    c.add_argument("--true-cfg-scale", type=float, help="classifier-free guidance, with a negative prompt, besides another guidance")
+    c.add_argument("--cfg-normalization", type=float, help="the largest norm of a guided prediction; 1 is diffusers' True")
+    c.add_argument("--cfg-truncation", type=float, help="the time from 0 to 1 after which nothing is guided")
 
 
 def looking_arguments(c):

@@ -50,6 +50,8 @@ def load(model, compute: str = "float32", device: str = "cpu"):
             raise
         raise SystemExit(f"{model}: {str(e).splitlines()[0]}") from e
     family = family_of(pipe)
+    if type(pipe) is not FAMILIES[family].pipeline:  # one for other inputs
+        pipe = inpaint.recast(pipe, FAMILIES[family].pipeline)
     FAMILIES[family].prepare(pipe)
     quiet(pipe)
     for part in modules_of(pipe).values():
@@ -93,16 +95,17 @@ def pipeline(
     compute: str = "float32", device: str = "cpu", threads: int = 1, memory: int = MEMORY, log_dir: Path | None = None,
     sample: int = 0, stats=(), checkpoint=(), loras=(), loads=(), unchecked: bool = False,
     step_cache: str | None = None, mask: Path | None = None, mask_crop: int | None = None, sample_posterior: bool = False,
+    **cfg,
 ):  # fmt: skip
     """Records one generation, from initial latents that are drawn here, or from an image and such latents.
 
     For the images see inpaint.Pictures. It goes into the folder out, or else is the latest run of the reference in
-    log_dir. taps are globs of the tensors to keep, stats and checkpoint of those to describe; taps are everything
+    log_dir. cfg has arguments of Family.cfg. taps are globs of the tensors to keep, stats and checkpoint of those to describe; taps are everything
     unless others are given. loras are pairs of file and scale, loads the tensors to replace (see replace.py).
     """
     given = replace.Replacements(loads, log_dir)
     images = Pictures(picture, image_strength, references, mask, mask_crop, sample_posterior)
-    pipe, name, family = opened(model, negative_prompt, images, scheduler, compute, device, threads, loras)
+    pipe, name, family = opened(model, negative_prompt, images, scheduler, compute, device, threads, loras, cfg)
     modules = names_of(pipe)
     given.check(modules)
     for option, globs in (("taps", taps or ()), ("stats", stats), ("checkpoint", checkpoint)):
@@ -115,8 +118,8 @@ def pipeline(
         attach(record, stats, checkpoint, family.untapped)
         settings = dict(
             model=os.path.abspath(model) if run and os.path.isdir(model) else str(model), prompt=prompt,
-            negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height, width=width,
-            max_sequence_length=max_sequence_length, compute=compute,
+            negative_prompt=negative_prompt, steps=steps_of(pipe, steps), guidance=guidance, seed=seed, height=height, width=width,
+            max_sequence_length=max_sequence_length, compute=compute, **given_only(cfg),
         )  # fmt: skip
         if step_cache:
             settings["step_cache"] = step_cache
@@ -145,7 +148,7 @@ def pipeline(
     given.end(record.seen)
 
 
-def opened(model, negative_prompt, images: Pictures, scheduler, compute, device, threads, loras):
+def opened(model, negative_prompt, images: Pictures, scheduler, compute, device, threads, loras, cfg=None):
     """Loads what a generation needs: the pipeline, the name of its family, and the family. Refuses what it cannot do."""
     prepare(threads, device)
     pipe, name = load(model, compute, device)
@@ -153,10 +156,24 @@ def opened(model, negative_prompt, images: Pictures, scheduler, compute, device,
     images.check(name, family, scheduler)
     if negative_prompt is not None and not family.negative_prompt:
         raise SystemExit(f"{name} has no negative prompt of one's own")
+    if foreign := given_only(cfg or {}).keys() - family.cfg.keys():
+        raise SystemExit(f"{name} has no {', '.join(sorted(foreign))}")
     adapters.apply(pipe, loras)
     if scheduler:
         pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
     return pipe, name, family
+
+
+def given_only(cfg: dict) -> dict:
+    return {name: value for name, value in cfg.items() if value is not None}
+
+
+def steps_of(pipe, steps: int) -> int:
+    """Returns the number of steps that a pipeline runs: a distilled model's sample_sigmas decide it, whatever it is asked for."""
+    own = len(pipe.config.get("sample_sigmas") or ()) or steps
+    if own != steps:
+        print(f"diffusers ignores --steps {steps}: the model's sample_sigmas are {own} steps", file=sys.stderr)
+    return own
 
 
 def generate(pipe, family, record, settings, images: Pictures, scheduler, run, out, unchecked, around=None):
@@ -201,6 +218,7 @@ def generate(pipe, family, record, settings, images: Pictures, scheduler, run, o
             width=width,
             **accepted(pipe, max_sequence_length=settings["max_sequence_length"]),
             **family.call(pipe, settings["guidance"], settings["negative_prompt"]),
+            **{name: settings[name] for name in family.cfg if name in settings},
             **start,
         ).images[0]
     if pipe.scheduler.begin_index != first:

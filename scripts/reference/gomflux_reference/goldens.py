@@ -70,6 +70,10 @@ dump zimage-ordinary/model zimage-heun/dump --prompt {shlex.quote(PROMPT)} --neg
 dump zimage-small/model zimage-linear/dump --prompt {shlex.quote(PROMPT)} --scheduler linear
     --steps 3 --seed 7 --height 80 --width 112 --max-sequence-length 80 --taps 'transformer@*' 'transformer.t_embedder@*'
 
+dump zimage-ordinary/model zimage-cfg/dump --prompt {shlex.quote(SHORT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --steps 4 --guidance 4 --cfg-normalization 0.7 --cfg-truncation 0.3 --seed 91 --height 24 --width 40
+    --max-sequence-length 64 --taps 'transformer@*' '!transformer@*:in.*'
+
 dump zimage-ordinary/model zimage-bfloat16/dump --prompt {shlex.quote(PROMPT)} --compute bfloat16
     --steps 2 --seed 1 --height 24 --width 40 --max-sequence-length 96
     --taps 'transformer@*' 'transformer.layers.*@0*' 'transformer.t_embedder*@0' 'transformer.all_final_layer*@0'
@@ -124,6 +128,10 @@ dump flux1-dev-small/model flux1-dev-small/dump --prompt {shlex.quote(SHORT)}
 
 profile flux1-dev-small/model --modules flux1-dev-small/modules.txt --prompt 'a red circle' --picture flux1-dev-image/picture.png
     --image-strength 0.5 --steps 2 --height 80 --width 80 --max-sequence-length 40
+
+dump flux1-dev-small/model flux1-true-cfg/dump --prompt {shlex.quote(SHORT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --steps 3 --guidance 3.5 --true-cfg-scale 2.5 --seed 92 --height 32 --width 48 --max-sequence-length 40
+    --taps 'transformer@*' 'transformer.time_text_embed@*' '!transformer@*:in.*'
 
 dump flux1-dev-small/model flux1-dev-image/dump --prompt {shlex.quote(SHORT)} --picture flux1-dev-image/picture.png
     --image-strength 0.4 --steps 5 --guidance 2.5 --seed 23 --height 32 --width 48 --max-sequence-length 40

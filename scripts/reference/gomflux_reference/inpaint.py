@@ -37,11 +37,7 @@ class Pictures:
         """Returns the same model as the pipeline of diffusers that takes these images."""
         if not self.picture:
             return pipe
-        cls = family.inpaint_pipeline if self.mask else family.image_pipeline
-        named = {k: v for k, v in pipe.config.items() if k in inspect.signature(cls.__init__).parameters}
-        other = cls(**named | pipe.components)
-        other.register_to_config(_name_or_path=pipe.config["_name_or_path"])
-        return other
+        return recast(pipe, family.inpaint_pipeline if self.mask else family.image_pipeline)
 
     def check(self, name: str, family, scheduler: str | None):
         """Ends the program if a family has no pipeline for these images."""
@@ -69,6 +65,14 @@ class Pictures:
         files = {file.resolve() for file in self.files()}
         if len({file.name for file in files}) < len(files):
             raise SystemExit("images need different file names, even in different folders")
+
+
+def recast(pipe, cls):
+    """Returns the same model as another pipeline of diffusers."""
+    named = {k: v for k, v in pipe.config.items() if k in inspect.signature(cls.__init__).parameters}
+    other = cls(**named | pipe.components)
+    other.register_to_config(_name_or_path=pipe.config["_name_or_path"])
+    return other
 
 
 def check_references(name: str, family, n: int):

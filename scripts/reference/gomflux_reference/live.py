@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from . import adapters, dump, goldens, inpaint, schedules, tiny
 from . import published as small_files
 from .families import FAMILIES, Family, module_of
+from .files import read_json, write_json
 
 SCENES = (
     "a red circle left of a blue square",
@@ -151,7 +152,7 @@ def draw_request(pipe, family: Family, r: random.Random) -> dict:
     unit = 2 * pipe.vae_scale_factor
     scenes = r.sample(SCENES[:-1], r.randint(1, 5))
     rows, columns = r.choice([(h, w) for h in range(1, 8) for w in range(1, 8) if h * w > 1])  # one token may be at the origin
-    return dict(
+    request = dict(
         prompt=", ".join(scenes),
         negative_prompt=r.choice((None, *SCENES)) if family.negative_prompt else None,
         steps=r.randint(*family.steps),
@@ -160,7 +161,12 @@ def draw_request(pipe, family: Family, r: random.Random) -> dict:
         height=unit * rows,
         width=unit * columns,
         max_sequence_length=r.randint(140, 300),
-    ) | ({"steps": len(sigmas)} if (sigmas := pipe.config.get("sample_sigmas")) else {})  # a distilled model has these only
+    )
+    if sigmas := pipe.config.get("sample_sigmas"):  # a distilled model has these only
+        request["steps"] = len(sigmas)
+    if request["guidance"] or not family.one_batch:  # otherwise there is nothing to bound
+        request |= {name: draw(r) for name, draw in family.cfg.items() if r.random() < 0.5}
+    return request
 
 
 def draw_picture(file: Path, r: random.Random, least: int, most: int) -> Path:
@@ -241,7 +247,7 @@ def draw_size(pipe, family: Family, request: dict, crop: bool, r: random.Random)
 
 def described(request: dict) -> str:
     text = f"{request['width']}x{request['height']}, {request['steps']} steps, guidance {request['guidance']:g}"
-    for key in ("seed", "image_strength", "mask_crop", "scheduler"):
+    for key in ("seed", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "image_strength", "mask_crop", "scheduler"):
         if request.get(key) is not None:
             text += f", {key.removeprefix('image_').removeprefix('mask_')} {request[key]}"
     return text
@@ -275,7 +281,9 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     flags = []
     if kind == "LoRAs":
         request["loras"], flags = draw_loras(pipe, model, r)
-    out = model.parent / name
+    out, images = model.parent / name, pictures_of(request)
+    if images.picture and kind != "large":
+        model = saved_as(type(images.pipeline(pipe, FAMILIES[family])), model, model.parent / f"{name}-model")
     dump.pipeline(model, out, taps=taps, **request)
     page = model.parent / f"{name}.html"
     ran = run(gomflux, "parity", "run", out, "--model", model, "--dtype", "float32", "--json", "--html", page, *flags)
@@ -285,6 +293,18 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     except ValueError:
         result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
     return Row(f"{model.parent.name} {kind}", described(request), result, ok, time.monotonic() - start)
+
+
+def saved_as(cls, model: Path, folder: Path) -> Path:
+    """Returns a folder with a model as another pipeline of diffusers saves it."""
+    folder.mkdir()
+    inpaint.recast(loaded(model), cls).save_config(folder)
+    index = read_json(model / "model_index.json") | {"_class_name": read_json(folder / "model_index.json")["_class_name"]}
+    write_json(folder / "model_index.json", index)
+    for component in model.iterdir():
+        if component.is_dir():
+            (folder / component.name).symlink_to(component.resolve())
+    return folder
 
 
 def half_precision(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
@@ -442,6 +462,10 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random,
         flags["negative-prompt"] = request["negative_prompt"]
     elif family.startswith("qwen"):
         flags["guidance"] = 1  # diffusers guides by a negative prompt only, and ours has one by default
+    cfg = {name: request[name] for name in FAMILIES[family].cfg if name in request}
+    if request["negative_prompt"] is None:
+        cfg.pop("true_cfg_scale", None)  # the same
+    flags |= {name.replace("_", "-"): value for name, value in cfg.items()}
     given = [f"--{k}={v}" for k, v in flags.items()]
     if inpaints:
         given += [f"--mask={images.mask}", "--mask-blur=0", f"--image-strength={images.image_strength}"]
@@ -476,6 +500,7 @@ def made_by_diffusers(pipe, family: Family, request: dict, images: inpaint.Pictu
             num_inference_steps=request["steps"],
             **dump.accepted(pipe, height=height, width=width, max_sequence_length=request["max_sequence_length"]),
             **family.call(pipe, request["guidance"], request["negative_prompt"]),
+            **{name: request[name] for name in family.cfg if name in request},
             **given,
         ).images[0]
     if images.mask_crop is not None and not inpaint.crops_itself(pipe):

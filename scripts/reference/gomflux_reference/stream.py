@@ -42,7 +42,7 @@ def end_with_input():
 def run(
     out, model, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, picture=None,
     image_strength=None, references=(), scheduler=None, compute="float32", device="cpu", threads=1, loras=(),
-    unchecked=False, mask=None, mask_crop=None,
+    unchecked=False, mask=None, mask_crop=None, **cfg,
 ):  # fmt: skip
     """Runs a generation, and sends its tensors to the file out."""
     from . import dump
@@ -50,10 +50,10 @@ def run(
     from .sender import Sender
 
     images = Pictures(picture, image_strength, references, mask, mask_crop)
-    pipe, name, family = dump.opened(model, negative_prompt, images, scheduler, compute, device, threads, loras)
+    pipe, name, family = dump.opened(model, negative_prompt, images, scheduler, compute, device, threads, loras, cfg)
     given = dict(
-        prompt=prompt, negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height,
-        width=width, max_sequence_length=max_sequence_length, compute=compute,
+        prompt=prompt, negative_prompt=negative_prompt, steps=dump.steps_of(pipe, steps), guidance=guidance, seed=seed, height=height,
+        width=width, max_sequence_length=max_sequence_length, compute=compute, **dump.given_only(cfg),
     )  # fmt: skip
     settings = dump.describe("stream", family=name, model=str(model), **given, modules=sorted(dump.names_of(pipe)))
     settings |= {name: str(file.resolve()) for name, file in (("picture", picture), ("mask", mask)) if file}

@@ -8,7 +8,8 @@ const maxReferences = 16;
 
 // other are settings that the form has no fields for. They are kept from the settings that filled
 // it in.
-const other = ["guidance_unit", "guidance_interval", "step_cache", "max_sequence_length", "scheduler", "rng", "background"];
+const other = ["guidance_unit", "guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache",
+  "max_sequence_length", "scheduler", "rng", "background"];
 
 export class Form {
   constructor(say) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/hub"
@@ -41,7 +40,7 @@ func Unusable(plan *hub.Plan, memory int64) (warnings []string) {
 			"its other components come from the base model, which must be downloaded too", repo)
 	case noIndex:
 		warn("%s has no model_index.json: it is not a pipeline in the diffusers layout", repo)
-	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(family.Classes(), index.Class):
+	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && family.Find(index.Class) == nil:
 		warn("%s is a %s, which this version cannot run", repo, quote.Printable(index.Class))
 	}
 	w := weights{sizes: sizes, quantized: transformer && plan.Index == nil, ofTime: catalog.TimeLayersShare(repo, index.Class)}

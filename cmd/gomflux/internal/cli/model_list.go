@@ -52,6 +52,7 @@ type ListedModel struct {
 	Defaults               family.Defaults      `json:"-"` // of its class
 	Edits, Multiple, Alpha bool                 `json:"-"` // as in engine.ModelInfo
 	Guidance               picture.GuidanceUnit `json:"-"`
+	TrueCFG                bool                 `json:"-"`
 }
 
 func (m *ListedModel) State() string {
@@ -185,7 +186,8 @@ func (m *ListedModel) inspect(path string, fsys fs.FS) {
 	m.Class, m.Bytes, m.Quantized, m.Packed = info.Class, info.Size, info.Quantization, info.Packed
 	if d := info.Declared; d != nil {
 		m.Alpha, m.Defaults = d.VAE.ImageChannels() == 4, d.Pipeline.Defaults()
-		m.Guidance = family.Find(info.Class).GuidanceUnit()
+		class := family.Find(info.Class)
+		m.Guidance, m.TrueCFG = class.GuidanceUnit(), class.TrueCFG
 		if editor, ok := d.Pipeline.(family.Editor); ok {
 			m.Edits, m.Multiple = editor.CheckReferences(1) == nil, editor.CheckReferences(2) == nil
 		}

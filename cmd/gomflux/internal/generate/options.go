@@ -55,6 +55,7 @@ type samplingFlags struct {
 	height, width        cli.Optional[int]
 	guidance             cli.Optional[float64]
 	guidanceInterval     cli.Optional[scheduler.Part]
+	cfg                  cli.CFGFlags
 	stepCache            cli.Optional[stepcache.Rule]
 	maxSequenceLength    cli.Optional[int]
 	scheduler            cli.Optional[gomflux.Scheduler]
@@ -89,6 +90,7 @@ func newGenerateOptions() *generateOptions {
 			autoSeeds: cli.Count("count"), batchSize: cli.Count("count"), steps: cli.Count("number"), height: cli.Count("pixels"),
 			width: cli.Count("pixels"), guidance: cli.Scale("scale"), maxSequenceLength: cli.Count("tokens"),
 			guidanceInterval: cli.Parsed("start,stop", scheduler.ParsePart), stepCache: cli.Parsed("rule", stepcache.ParseRule),
+			cfg:       cli.NewCFGFlags(),
 			scheduler: cli.Parsed("name", cli.SchedulerOf), rng: cli.OneOf("name", cli.Convert[gomflux.RNG](scheduler.RNGs)...),
 			background: cli.OneOf("kind", cli.Convert[gomflux.Background](models.Backgrounds)...),
 		},
@@ -170,6 +172,7 @@ func (o *samplingFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.guidanceInterval, "guidance-interval",
 		"the part of the steps with classifier-free guidance, in fractions: 0,0.6 is the first 60 %, and later steps take half "+
 			"of the time (default: 0,1)")
+	o.cfg.Add(f)
 	f.Var(&o.stepCache, "step-cache",
 		"leave out work in steps that change little: first-block:0.1 or easy:0.05, where a larger number leaves out more; "+
 			"for 12 steps and more")

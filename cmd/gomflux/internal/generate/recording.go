@@ -56,6 +56,13 @@ func (g *generation) beginRecording(index int) error {
 	if s.GuidanceInterval != nil {
 		settings["guidance_interval"] = s.GuidanceInterval
 	}
+	for name, value := range map[string]float64{
+		"true_cfg_scale": s.TrueCFGScale, "cfg_normalization": s.CFGNormalization, "cfg_truncation": s.CFGTruncation,
+	} {
+		if value != 0 {
+			settings[name] = value
+		}
+	}
 	if s.StepCache != "" {
 		settings["step_cache"] = s.StepCache
 	}

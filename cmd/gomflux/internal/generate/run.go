@@ -18,6 +18,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/parity/runs"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -147,6 +148,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	g.options = gomflux.Options{
 		Prompt: g.prompt(0), NegativePrompt: g.negative.OrZero(), Height: g.height.OrZero(), Width: g.width.OrZero(),
 		Steps: g.steps.OrZero(), Guidance: g.guidance.Value, GuidanceUnit: g.guidanceUnit, GuidanceInterval: g.guidanceInterval.OrZero(),
+		TrueCFGScale: g.cfg.TrueScale.OrZero(), CFGNormalization: g.cfg.Normalization.OrZero(), CFGTruncation: g.cfg.Truncation.OrZero(),
 		StepCache:         g.stepCache.String(),
 		MaxSequenceLength: g.maxSequenceLength.OrZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.OrZero(), RNG: g.rng.OrZero(),
@@ -278,10 +280,14 @@ func (g *generation) warnNegative() {
 	if options.NegativePrompt == "" || g.model.UsesNegativePrompt(options) {
 		return
 	}
-	guided := 5.0
-	options.Guidance, options.GuidanceUnit = &guided, ""
+	guided, flag := 5.0, "--guidance"
+	if c := family.Find(g.model.Class()); c.TrueCFG {
+		options.TrueCFGScale, flag = guided, "--true-cfg-scale"
+	} else {
+		options.Guidance, options.GuidanceUnit = &guided, ""
+	}
 	if g.model.UsesNegativePrompt(options) {
-		g.out.Warn("the negative prompt has no effect without guidance (--guidance)")
+		g.out.Warn("the negative prompt has no effect without guidance (%s)", flag)
 		return
 	}
 	g.out.Warn("the negative prompt has no effect: this model has no classifier-free guidance")

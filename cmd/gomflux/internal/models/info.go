@@ -132,7 +132,7 @@ func settingsFields(found *picture.Found) map[string]json.RawMessage {
 // infoOrder is the order of the settings after the prompts.
 var infoOrder = []string{
 	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_unit",
-	"guidance_interval", "step_cache", "scheduler", "rng", "background", "batch",
+	"guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache", "scheduler", "rng", "background", "batch",
 	"width", "height", "max_sequence_length", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur",
 	"mask_crop", "expand", "no_paste_back", "quantize",
 	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "tuning", "kv_cache", "generator", "created",

@@ -64,6 +64,7 @@ type parityLiveOptions struct {
 	steps, height, width      cli.Optional[int]
 	seed                      cli.Optional[uint64]
 	guidance                  cli.Optional[float64]
+	cfg                       cli.CFGFlags
 	maxSequenceLength         cli.Optional[int]
 	scheduler                 cli.Optional[gomflux.Scheduler]
 	image                     string
@@ -83,6 +84,7 @@ func newParityLiveCommand() *cobra.Command {
 		ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(),
 		prompt: cli.Parsed("text", text), negative: cli.Parsed("text", text),
 		steps: cli.Count("number"), height: cli.Count("pixels"), width: cli.Count("pixels"), guidance: cli.Scale("scale"),
+		cfg:               cli.NewCFGFlags(),
 		seed:              cli.Parsed("number", func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
 		maxSequenceLength: cli.Count("tokens"), scheduler: cli.Parsed("name", cli.SchedulerOf), imageStrength: cli.Strength("strength"),
 		maskCrop: cli.WholeFrom(0, "padding"), memory: cli.Parsed("size", cli.ParseSize),
@@ -118,6 +120,7 @@ func (o *parityLiveOptions) addFlags(cmd *cobra.Command) {
 	f.VarP(&o.height, "height", "H", "height of the image")
 	f.VarP(&o.width, "width", "W", "width of the image")
 	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: 0)")
+	o.cfg.Add(f)
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt (default: 512)")
 	f.Var(&o.scheduler, "scheduler", "linear or flow_match_heun_discrete (default: the model's)")
 	f.StringVarP(&o.image, "image", "i", "", "start from this image `file`")
@@ -184,6 +187,9 @@ func (o *parityLiveOptions) arguments(model string, p parity.Options) ([]string,
 		{"prompt", o.prompt.String(), true}, {"negative-prompt", o.negative.String(), o.negative.Given()},
 		{"steps", o.steps.String(), true}, {"seed", o.seed.String(), o.seed.Given()}, {"height", o.height.String(), true},
 		{"width", o.width.String(), true}, {"guidance", o.guidance.String(), o.guidance.Given()},
+		{"true-cfg-scale", o.cfg.TrueScale.String(), o.cfg.TrueScale.Given()},
+		{"cfg-normalization", o.cfg.Normalization.String(), o.cfg.Normalization.Given()},
+		{"cfg-truncation", o.cfg.Truncation.String(), o.cfg.Truncation.Given()},
 		{"max-sequence-length", o.maxSequenceLength.String(), o.maxSequenceLength.Given()},
 		{"scheduler", o.scheduler.String(), o.scheduler.Given()},
 		{"image-strength", o.keptOfImage(), o.imageStrength.Given() || o.mask != ""},

@@ -58,6 +58,8 @@ class Family:
     options: dict = field(default_factory=dict)
     one_batch: bool = False  # guidance takes both prompts as rows of one batch, not in two calls
     negative_prompt: bool = False  # there is one to be chosen
+    # what classifier-free guidance has besides that: an argument of the pipeline's call -> how to draw a value
+    cfg: dict = field(default_factory=dict)
     steps: tuple = (2, 4)  # the fewest and the most steps of a run that is quick
     references: tuple = (0,)  # how many pictures are edited at once (parity tries all of them)
     fills: bool = False  # the transformer sees the mask and the picture around it, and there is no run without
@@ -110,7 +112,7 @@ def module_of(name: str) -> str:
 def family_of(pipe) -> str:
     """The name of a pipeline's family."""
     for name, family in FAMILIES.items():
-        if type(pipe) in (family.pipeline, family.image_pipeline) and family.matches(pipe):
+        if type(pipe) in (family.pipeline, family.image_pipeline, family.inpaint_pipeline) and family.matches(pipe):
             return name
     known = ", ".join(dict.fromkeys(f.pipeline.__name__ for f in FAMILIES.values()))
     raise SystemExit(f"{type(pipe).__name__} is not supported; these pipelines are: {known}")

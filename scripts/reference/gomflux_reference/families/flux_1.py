@@ -88,8 +88,9 @@ DEV = Family(
         "_get_clip_prompt_embeds": lambda result: {"pooled_embeds": result[0]},
         "_get_t5_prompt_embeds": lambda result: {"embeds": result[0]},
     },
-    arguments=lambda pipe, guidance, negative: {"guidance_scale": guidance},
     guidance=lambda r: round(r.uniform(1, 5), 2),
+    negative_prompt=True,
+    cfg={"true_cfg_scale": lambda r: round(r.uniform(1.2, 4), 2)},
     matches=lambda pipe: pipe.transformer.config.guidance_embeds,
     pack=parts.pack,
     unpack=lambda pipe, x, height, width: pipe._unpack_latents(x, height, width, pipe.vae_scale_factor),
@@ -186,7 +187,10 @@ FILL = dataclasses.replace(
     inpaint_pipeline=diffusers.FluxFillPipeline,
     fills=True,
     transformer=functools.partial(transformer, guided=True, fills=True),
+    arguments=lambda pipe, guidance, negative: {"guidance_scale": guidance},
     guidance=lambda r: round(r.uniform(5, 40), 2),
+    negative_prompt=False,
+    cfg={},
     schedulers=(),  # inpainting is recorded with a model's own
     matches=lambda pipe: True,
 )

@@ -92,6 +92,10 @@ FAMILY = Family(
     guidance=lambda r: r.choice((0.0, round(r.uniform(0.5, 5), 2))),
     one_batch=True,
     negative_prompt=True,
+    cfg={
+        "cfg_normalization": lambda r: r.choice((1.0, round(r.uniform(0.5, 1.2), 2))),
+        "cfg_truncation": lambda r: round(r.uniform(0.1, 0.9), 2),
+    },
     schedulers=(schedules.HEUN, schedules.LINEAR),
     embeddings=lambda pipe: (pipe.text_encoder.config.num_hidden_layers - 1,),
     unrotated={"transformer": ("norm_q", "norm_k")},
