@@ -28,7 +28,7 @@ func full() *Settings {
 		Revision: "5f4b9cbb80cc95ba44fe6667dfd75710f7db2947", BaseModel: "z-image", Class: "ZImagePipeline",
 		Prompt:         "a café — 雨の中, 8 p.m.: \"open\" <&> 🎈\nNegative prompt: not really\nSteps: 3, Seed: 1, Size: 2x2",
 		NegativePrompt: "blurry\tor\\worse", Seed: math.MaxUint64, Steps: 8, Guidance: 3.25,
-		GuidanceUnit: CFGScaleMinusOne, Height: 5, Width: 7, GuidanceInterval: []float64{0, 0.6}, StepCache: "first-block:0.1",
+		GuidanceUnit: CFGScaleMinusOne, CFGScale: 7.5, Height: 5, Width: 7, GuidanceInterval: []float64{0, 0.6}, StepCache: "first-block:0.1",
 		MaxSequenceLength: 512, Scheduler: "flow_match_euler_discrete", RNG: "torch", Dtype: "bfloat16", Device: "metal", MLX: "0.32.2",
 		Background: "transparent",
 		Batch:      4, Tuning: "packed-4=64 compile=off", KVCache: true,

@@ -50,6 +50,10 @@ type Settings struct {
 	Guidance float64 `json:"guidance"`
 	// GuidanceUnit is how Guidance counts, "" for the unit of the model's pipeline.
 	GuidanceUnit GuidanceUnit `json:"guidance_unit,omitempty"`
+	// CFGScale is the scale of classifier-free guidance, from 1, in files of programs that have it apart
+	// from a distilled Guidance: it is used by models without a distilled one. 0 means that the file has
+	// none, as those of gomflux.
+	CFGScale float64 `json:"cfg_scale,omitempty"`
 	// GuidanceInterval are the two fractions of the steps between which guidance was
 	// applied, nil for all steps.
 	GuidanceInterval []float64 `json:"guidance_interval,omitempty"`
