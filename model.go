@@ -100,6 +100,9 @@ type Options struct {
 	// GuidanceUnit is how Guidance counts. "" stands for the unit of the model's pipeline. A value that
 	// cannot be converted to that stands for the model's default.
 	GuidanceUnit picture.GuidanceUnit
+	// CFGScale, if not 0, is used instead of a distilled Guidance by models that have classifier-free
+	// guidance, as settings of programs with two scales need it.
+	CFGScale float64
 	// GuidanceInterval are two fractions of Steps, from 0 to 1, between which
 	// classifier-free guidance is applied, as the start and stop of diffusers' guiders:
 	// after [0, 0.6] of 10 steps, the model runs for the prompt alone in the last 4 steps,
@@ -196,8 +199,8 @@ func OptionsFrom(s *Settings) Options {
 	seed, guidance := s.Seed, s.Guidance
 	return Options{
 		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
-		Steps: s.Steps, Guidance: &guidance, GuidanceUnit: s.GuidanceUnit, GuidanceInterval: slices.Clone(s.GuidanceInterval),
-		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
+		Steps: s.Steps, Guidance: &guidance, GuidanceUnit: s.GuidanceUnit, CFGScale: s.CFGScale,
+		GuidanceInterval: slices.Clone(s.GuidanceInterval), StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
 		Background: Background(s.Background), Inpaint: inpaintOptionsFrom(s),
 	}
@@ -310,8 +313,12 @@ func request(p *models.Pipeline, o Options) models.Request {
 		r.Height, r.Width = p.SizeFor(p.EditSize(o.References), r.Height, r.Width)
 	}
 	r.Height, r.Width = cmp.Or(r.Height, d.Height), cmp.Or(r.Width, d.Width)
+	unit := family.Find(p.Class).GuidanceUnit()
+	if o.CFGScale != 0 && unit != picture.DistilledCFGScale && (o.Guidance == nil || o.GuidanceUnit == picture.DistilledCFGScale) {
+		o.Guidance, o.GuidanceUnit = &o.CFGScale, picture.CFGScale
+	}
 	if o.Guidance != nil {
-		if scale, ok := o.GuidanceUnit.Convert(*o.Guidance, family.Find(p.Class).GuidanceUnit()); ok {
+		if scale, ok := o.GuidanceUnit.Convert(*o.Guidance, unit); ok {
 			r.Guidance = scale
 		}
 	}

@@ -3,7 +3,6 @@ package picture
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"math"
 	"regexp"
@@ -261,8 +260,7 @@ func (r *reading) convertSize() {
 		r.values["width"], r.values["height"] = m[1], m[2]
 	}
 	upscale, ok := r.number("upscale")
-	final := r.values["final size"]
-	m := twoNumbers.FindStringSubmatch(final)
+	m := twoNumbers.FindStringSubmatch(r.values["final size"])
 	if m == nil && !(ok && upscale > 1) {
 		r.take("final size")
 		return
@@ -275,7 +273,6 @@ func (r *reading) convertSize() {
 		}
 	}
 	r.take("final size")
-	r.leave(cmp.Or(r.keys["final size"], r.keys["upscale"]), cmp.Or(final, fmt.Sprint(upscale)))
 	r.leave(r.keys["denoising"], r.take("denoising"))
 }
 
@@ -367,7 +364,7 @@ func elements(text string) (list []json.RawMessage) {
 		return list
 	}
 	for word := range strings.SplitSeq(text, ",") {
-		raw, _ := json.Marshal(strings.TrimSpace(word)) // a string: cannot fail
+		raw, _ := json.Marshal(strings.Trim(word, ` []'"`)) // a string, of a list as Python prints it too: cannot fail
 		list = append(list, raw)
 	}
 	return list

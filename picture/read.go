@@ -203,7 +203,7 @@ func (t texts) parse() (*Found, error) {
 		return f, nil
 	}
 	if isComfyWorkflow(t.chunks["workflow"]) {
-		return nil, fmt.Errorf("%w that can be read: it is from ComfyUI, without the values that it ran with (save it with those)", ErrNoSettings)
+		return nil, fmt.Errorf("%w that gomflux reads: it has a workflow of ComfyUI without the prompt that was run", ErrNoSettings)
 	}
 	return nil, ErrNoSettings
 }

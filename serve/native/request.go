@@ -40,6 +40,7 @@ type jsonRequest struct {
 	Steps             int         `json:"steps"`
 	Guidance          *float64    `json:"guidance"`
 	GuidanceUnit      string      `json:"guidance_unit"`
+	CFGScale          float64     `json:"cfg_scale"`
 	GuidanceInterval  []float64   `json:"guidance_interval"`
 	StepCache         string      `json:"step_cache"`
 	Seed              json.Number `json:"seed"` // a string of digits too, for clients without 64-bit integers
@@ -49,6 +50,7 @@ type jsonRequest struct {
 	RNG               string      `json:"rng"`
 	Background        string      `json:"background"`
 	LoRAs             []jsonLoRA  `json:"loras"`
+	NoLoRATags        bool        `json:"no_lora_tags"`
 	Image             *jsonImage  `json:"image"`
 	ImageStrength     float64     `json:"image_strength"`
 	References        []jsonImage `json:"references"`
@@ -128,7 +130,8 @@ func jsonKind(t reflect.Type) string {
 func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err error) {
 	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
 		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
-		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
+		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), CFGScale: j.CFGScale,
+		GuidanceInterval:  j.GuidanceInterval,
 		StepCache:         j.StepCache,
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
 		Background: gomflux.Background(j.Background), ImageStrength: j.ImageStrength,
@@ -148,7 +151,10 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	if q.Seeds, err = j.seeds(); err != nil {
 		return q, err
 	}
-	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
+	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err == nil && !j.NoLoRATags {
+		err = a.cutLoRAs(&q)
+	}
+	if err != nil {
 		return q, err
 	}
 	if err = a.decodeAll(r.Context(), j, &q); err == nil {
@@ -289,6 +295,23 @@ func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 		chosen = append(chosen, gomflux.LoRA{Path: l.Path, Scale: scale})
 	}
 	return chosen, nil
+}
+
+// cutLoRAs takes the LoRAs out of the prompt.
+func (a *API) cutLoRAs(q *engine.Request) error {
+	text, tags, err := picture.CutLoRAs(q.Options.Prompt)
+	if err != nil {
+		return badRequest("prompt: %v", err)
+	}
+	if n := len(q.LoRAs) + len(tags); n > maxLoRAs {
+		return badRequest("%d loras, with those in the prompt: expected at most %d", n, maxLoRAs)
+	}
+	var known []string
+	if len(tags) > 0 && a.LoRAs != nil {
+		known = a.LoRAs()
+	}
+	q.Options.Prompt, q.LoRAs = text, append(q.LoRAs, api.NamedLoRAs(tags, known)...)
+	return nil
 }
 
 // decode decodes an image of a request if it has at most some number of pixels, from which it

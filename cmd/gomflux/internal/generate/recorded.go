@@ -24,6 +24,9 @@ import (
 func (g *generation) useRecorded() error {
 	f, o := g.recorded, g.generateOptions
 	s := f.Settings
+	for _, l := range f.NotUsed {
+		g.out.Warn("%s: %s %s is not used", o.config, quote.Printable(l.Field), quote.Printable(l.Value))
+	}
 	if err := g.useImages(&s); err != nil {
 		return err
 	}
@@ -42,7 +45,7 @@ func (g *generation) useRecorded() error {
 	}
 	g.useLoRAs(f)
 	if !o.guidance.Given() {
-		g.guidanceUnit = s.GuidanceUnit
+		g.guidanceUnit, g.cfgScale = s.GuidanceUnit, s.CFGScale
 	}
 	for _, v := range g.recordedFlags(&s) {
 		text := fmt.Sprint(v.value)
@@ -53,7 +56,45 @@ func (g *generation) useRecorded() error {
 			flag := strings.ReplaceAll(v.field, "_", "-")
 			return fmt.Errorf("%s: %s %s: %w (give another one with --%s)", o.config, v.field, quote.Printable(text), err, flag)
 		}
+		g.fields = append(g.fields, v.field)
 	}
+	return nil
+}
+
+// leaveOut leaves out the recorded setting that an error of the model is about, with a warning. If the image
+// cannot do without it, or nothing of the file is the cause, it returns an error instead.
+func (g *generation) leaveOut(err error) error {
+	if !errors.Is(err, gomflux.ErrRequest) {
+		return err
+	}
+	o, text := &g.options, err.Error()
+	about := func(field string) bool { return strings.HasPrefix(text, strings.ReplaceAll(field, "_", " ")+" ") }
+	if g.cfgScale != 0 && about("guidance") {
+		g.fields = append(g.fields, "guidance")
+	}
+	// a longer name first: guidance interval
+	i := slices.IndexFunc(slices.SortedFunc(slices.Values(g.fields), func(a, b string) int { return len(b) - len(a) }), about)
+	if i < 0 {
+		return err
+	}
+	switch field := g.fields[i]; field {
+	case "guidance":
+		o.Guidance, o.CFGScale, g.cfgScale = nil, 0, 0
+	case "guidance_interval":
+		o.GuidanceInterval = nil
+	case "step_cache":
+		o.StepCache = ""
+	case "max_sequence_length":
+		o.MaxSequenceLength = 0
+	case "background":
+		o.Background = ""
+	default:
+		return fmt.Errorf("%s: %w", g.config, err)
+	}
+	what, why, _ := strings.Cut(text, ": ")
+	why, _, _ = strings.Cut(why, " (")
+	g.out.Warn("%s: %s is not used: %s", g.config, what, why)
+	g.fields = slices.Delete(g.fields, i, i+1)
 	return nil
 }
 
@@ -101,7 +142,7 @@ func (g *generation) recordedFlags(s *picture.Settings) []recordedFlag {
 // one, and that of an image to start from. A parameters text names neither.
 func (g *generation) usesStrength(s *picture.Settings) bool {
 	if g.masked() {
-		return cli.Inpainted(s) || g.recorded.Source == picture.SourceParameters
+		return cli.Inpainted(s) || !g.recorded.Source.NamesModel()
 	}
 	return !g.edits && len(g.images.Names) > 0
 }
@@ -143,7 +184,7 @@ func (g *generation) useImages(s *picture.Settings) error {
 			recorded = slices.Concat([]picture.SourceImage{*s.Image}, recorded)
 		}
 		if len(o.images.Names) == 0 && len(recorded) == 0 {
-			if g.recorded.Source == picture.SourceParameters {
+			if !g.recorded.Source.NamesModel() {
 				return fmt.Errorf("%s does not name the image to inpaint (give it with --image)", o.config)
 			}
 			return fmt.Errorf("%s is not the result of inpainting (give the image to inpaint with --image)", o.config)
@@ -173,6 +214,11 @@ func (g *generation) useLoRAs(f *picture.Found) {
 	}
 	open := gomflux.OpenOptionsFrom(&f.Settings)
 	o.LoRAs.List = open.LoRAs
+	for i := range o.LoRAs.List {
+		if l := &o.LoRAs.List[i]; !f.Source.NamesModel() {
+			l.Path = catalog.NamedLoRA(picture.LoRA{Path: l.Path})
+		}
+	}
 	o.NoBake = o.NoBake || open.RuntimeLoRA
 	g.lorasRecorded = len(o.LoRAs.List) > 0
 }

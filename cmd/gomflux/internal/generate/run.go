@@ -38,6 +38,8 @@ type generation struct {
 	recorded      *picture.Found       // settings of --config-from-metadata
 	modelRecorded bool                 // the model is from the recorded settings
 	guidanceUnit  picture.GuidanceUnit // of the recorded guidance scale, "" for that of the flag
+	cfgScale      float64              // of the recorded settings, see gomflux.Options
+	fields        []string             // of the recorded settings that are used
 	lorasRecorded bool                 // the LoRAs are from the recorded settings
 	sources       []picture.SourceImage
 	transparent   []string              // input images with transparent pixels, without one to inpaint
@@ -146,7 +148,8 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	}
 	g.options = gomflux.Options{
 		Prompt: g.prompt(0), NegativePrompt: g.negative.OrZero(), Height: g.height.OrZero(), Width: g.width.OrZero(),
-		Steps: g.steps.OrZero(), Guidance: g.guidance.Value, GuidanceUnit: g.guidanceUnit, GuidanceInterval: g.guidanceInterval.OrZero(),
+		Steps: g.steps.OrZero(), Guidance: g.guidance.Value, GuidanceUnit: g.guidanceUnit, CFGScale: g.cfgScale,
+		GuidanceInterval:  g.guidanceInterval.OrZero(),
 		StepCache:         g.stepCache.String(),
 		MaxSequenceLength: g.maxSequenceLength.OrZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.OrZero(), RNG: g.rng.OrZero(),
@@ -190,13 +193,18 @@ func (g *generation) open(ctx context.Context) error {
 	}
 	g.attach()
 	began := time.Now()
-	if err := g.load(ctx, source); err != nil {
-		return err
+	for err := g.load(ctx, source); err != nil; err = g.load(ctx, source) {
+		if err = g.leaveOut(err); err != nil {
+			return err
+		}
 	}
 	g.debugger.Loaded(g.model)
 	g.profile.Loaded(g.model)
 	if g.recorded != nil {
 		g.compareLoRAs(g.model.Settings(g.options).LoRAs)
+		if r := g.model.Settings(g.options); g.cfgScale > 1 && r.GuidanceUnit == picture.DistilledCFGScale && g.cfgScale != r.Guidance {
+			g.out.Warn("%s: CFG scale %g is not used: this model has no classifier-free guidance", g.config, g.cfgScale)
+		}
 	}
 	g.warnNegative()
 	g.noteTransparent()
