@@ -94,8 +94,8 @@ var parametersProgram = &program{
 		"Schedule type": "schedule", "Scheduler": "schedule", "Hires upscale": "upscale", "Hires resize": "final size",
 		"Hires size": "final size", "App": "app", "Mask blur": "mask_blur",
 	},
-	quiet: []string{"Model hash", "VAE hash", "Hashes", "Lora hashes", "Index", "Batch", "User", "RNG", "Pipeline", "Parser", "Operations", "SDCPP",
-		"Raw prompt", "Raw negative prompt", "Created Date", "Generation time", "Civitai resources", "Civitai metadata",
+	quiet: []string{"Model hash", "VAE hash", "Hashes", "Lora hashes", "Index", "Batch", "User", "RNG", "Pipeline", "Parser", "Operations",
+		"SDCPP", "Raw prompt", "Raw negative prompt", "Created Date", "Generation time", "Civitai resources", "Civitai metadata",
 		"Step cache", "Guidance interval", "Mask mode", "Inpaint area", "Masked area padding", "Expand", "Paste back"},
 }
 

@@ -39,7 +39,7 @@ func checkError(t *testing.T, err error) {
 }
 
 func FuzzReadSettings(f *testing.F) {
-	seedFiles(f, "gomflux.*", "mflux.*", "orientation-6.*")
+	seedFiles(f, "gomflux.*", "mflux.*", "easydiffusion.*", "orientation-6.*")
 	f.Fuzz(func(t *testing.T, data []byte) {
 		found, err := ReadSettings(bytes.NewReader(data))
 		if err != nil {
@@ -139,6 +139,29 @@ func FuzzParameters(f *testing.F) {
 		for _, name := range found {
 			if err := s.checkField(name); err != nil {
 				t.Error(err)
+			}
+		}
+	})
+}
+
+// The JSON of other programs. It is not that of a file, whose bytes would keep mutations out.
+func FuzzForeign(f *testing.F) {
+	for _, c := range foreign {
+		f.Add(c.text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		found, err := texts{parameters: text, chunks: map[string]string{"prompt": text}}.parse()
+		if err != nil {
+			return
+		}
+		for _, name := range found.Fields {
+			if err := found.Settings.checkField(name); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, l := range found.NotUsed {
+			if len(l.Value) > 200 || strings.ContainsAny(l.Value, "\n\r") {
+				t.Errorf("%q is not one short line", l.Value)
 			}
 		}
 	})

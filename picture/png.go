@@ -151,7 +151,9 @@ func appendPNGSettings(b []byte, s *Settings) ([]byte, error) {
 }
 
 // pngKeys are the keywords of other programs' texts.
-var pngKeys = append([]string{"workflow", "invokeai_metadata", xmpKey}, slices.Collect(maps.Keys(easyDiffusion.fields))...)
+var pngKeys = append([]string{
+	"workflow", "invokeai_metadata", xmpKey, "use_vae_model", "clip_skip", "tiling", "use_upscale", "use_controlnet_model",
+}, slices.Collect(maps.Keys(easyDiffusion.fields))...)
 
 // xmpKey is the keyword of XMP.
 const xmpKey = "XML:com.adobe.xmp"

@@ -153,7 +153,8 @@ func (a *API) settings(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	v := jsonFound{
-		Format: "JSON", Width: found.Width, Height: found.Height, Source: found.Source, Parameters: found.Parameters, NotUsed: found.NotUsed,
+		Format: "JSON", Width: found.Width, Height: found.Height, Source: found.Source, Parameters: found.Parameters,
+		NotUsed: found.NotUsed,
 	}
 	if found.Format != 0 {
 		v.Format = found.Format.String()

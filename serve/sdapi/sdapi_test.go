@@ -162,7 +162,8 @@ func TestLoRAs(t *testing.T) {
 			t.Errorf("%q: %q %v %v, expected %q %v", test.prompt, text, tags, err, test.text, test.tags)
 		}
 	}
-	got := api.NamedLoRAs([]picture.LoRA{{Path: "STYLE", Scale: 0.5}, {Path: "other.safetensors", Scale: 1}, {Path: "owner/whole", Scale: 2},
+	got := api.NamedLoRAs([]picture.LoRA{{Path: "STYLE", Scale: 0.5}, {Path: "other.safetensors", Scale: 1},
+		{Path: "owner/whole", Scale: 2},
 		{Path: "unlisted", Scale: 3}}, testLoRAs())
 	expected := []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:folder/other.safetensors", Scale: 1},
 		{Path: "owner/whole", Scale: 2}, {Path: "unlisted", Scale: 3}}

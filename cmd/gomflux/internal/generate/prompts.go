@@ -69,7 +69,8 @@ func (o *generateOptions) addTags(tags []picture.LoRA) error {
 	for _, tag := range tags {
 		name := catalog.NamedLoRA(tag)
 		if _, err := catalog.FindLoRA(name); err != nil {
-			return cli.Coded(cli.ExitModel, fmt.Errorf("prompt: <lora:%s>: %w; \\<lora:%s> and --no-lora-tags leave it as text", tag.Path, err, tag.Path))
+			const hint = `\<lora:%s> and --no-lora-tags leave it as text`
+			return cli.Coded(cli.ExitModel, fmt.Errorf("prompt: <lora:%s>: %w; "+hint, tag.Path, err, tag.Path))
 		}
 		o.LoRAs.List = append(o.LoRAs.List, gomflux.LoRA{Path: name, Scale: tag.Scale})
 	}

@@ -24,9 +24,6 @@ import (
 func (g *generation) useRecorded() error {
 	f, o := g.recorded, g.generateOptions
 	s := f.Settings
-	for _, l := range f.NotUsed {
-		g.out.Warn("%s: %s %s is not used", o.config, quote.Printable(l.Field), quote.Printable(l.Value))
-	}
 	if err := g.useImages(&s); err != nil {
 		return err
 	}
@@ -263,6 +260,9 @@ func (g *generation) findModel() (*gomflux.Source, error) {
 // compare warns of differences that lead to another image than the recorded one.
 func (g *generation) compare(ctx context.Context, source *gomflux.Source) {
 	s := g.recorded.Settings
+	for _, l := range g.recorded.NotUsed {
+		g.out.Warn("%s: %s %s is not used", g.config, quote.Printable(l.Field), quote.Printable(l.Value))
+	}
 	if s.Scheduler != "" && !g.scheduler.Given() {
 		g.out.Warn("%s was generated with the scheduler %s, which this version does not know: the model's default is used",
 			g.config, quote.Printable(s.Scheduler))
