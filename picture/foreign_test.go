@@ -21,7 +21,8 @@ var foreign = []struct {
 }{
 	{
 		"SwarmUI (T2IParamInput.GenMetadataObject), FLUX.1",
-		`{"sui_image_params": {"prompt": "a cat", "negativeprompt": "", "model": "Flux/flux1-dev-fp8", "seed": 5, "steps": 25, "cfgscale": 1.0,
+		`{"sui_image_params": {"prompt": "a cat", "negativeprompt": "", "model": "Flux/flux1-dev-fp8", "seed": 5, "steps": 25,
+		"cfgscale": 1.0,
 		"fluxguidancescale": 2.5, "width": 512, "height": 768, "sampler": "euler", "scheduler": "normal", "sigmashift": 3.0,
 		"loras": ["styles/ink", "wash.safetensors"], "loraweights": ["0.7", "-1"], "initimagecreativity": 0.75, "swarm_version": "0.9.6.1"},
 		"sui_extra_data": {"date": "2026-01-02"}}`,
@@ -36,7 +37,8 @@ var foreign = []struct {
 		`{"sui_image_params": {"prompt": "a cat <lora:ink:0.5>", "seed": -1, "steps": 9, "cfgscale": 4, "width": 64, "height": 32,
 		"refinerupscale": 1.5, "refinermethod": "PostApply"}}`,
 		SourceSwarmUI,
-		Settings{Generator: "SwarmUI", Prompt: "a cat", Steps: 9, CFGScale: 4, Height: 48, Width: 96, LoRAs: []LoRA{{Path: "ink", Scale: 0.5}}},
+		Settings{Generator: "SwarmUI", Prompt: "a cat", Steps: 9, CFGScale: 4, Height: 48, Width: 96,
+			LoRAs: []LoRA{{Path: "ink", Scale: 0.5}}},
 		"refinermethod=PostApply",
 	},
 	{
@@ -72,7 +74,8 @@ var foreign = []struct {
 	{
 		"Fooocus, as AUTOMATIC1111 (A1111MetadataParser)",
 		"a cat\nNegative prompt: dog\nSteps: 30, Sampler: DPM++ 2M SDE Karras, Seed: 12, Size: 64x32, CFG scale: 4.0, Model: juggernaut, " +
-			"Scheduler: karras, Raw prompt: a cat, Lora hashes: \"ink: abc, wash: def\", Lora weights: \"ink: 0.1, wash: 1\", Version: Fooocus v2.5.5",
+			"Scheduler: karras, Raw prompt: a cat, Lora hashes: \"ink: abc, wash: def\", Lora weights: \"ink: 0.1, wash: 1\", " +
+			"Version: Fooocus v2.5.5",
 		SourceParameters,
 		Settings{Generator: "Fooocus v2.5.5", Model: "juggernaut", Prompt: "a cat", NegativePrompt: "dog", Seed: 12, Steps: 30, Guidance: 4,
 			GuidanceUnit: CFGScale, Height: 32, Width: 64, LoRAs: []LoRA{{Path: "ink", Scale: 0.1}, {Path: "wash", Scale: 1}}},
@@ -80,7 +83,8 @@ var foreign = []struct {
 	},
 	{
 		"AUTOMATIC1111 with a second pass, and a LoRA that only its hash names",
-		"a cat\nSteps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x768, Denoising strength: 0.4, Clip skip: 2, Hires upscale: 2, " +
+		"a cat\nSteps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x768, Denoising strength: 0.4, Clip skip: 2, " +
+			"Hires upscale: 2, " +
 			"Hires upscaler: Latent, Lora hashes: \"ink: abc\", Civitai resources: [{\"type\":\"lora\",\"weight\":1}], Version: v1.10.1",
 		SourceParameters,
 		Settings{Generator: "v1.10.1", Prompt: "a cat", Seed: 1, Steps: 20, Guidance: 7, GuidanceUnit: CFGScale, Height: 1536, Width: 1024},
@@ -88,7 +92,8 @@ var foreign = []struct {
 	},
 	{
 		"SD.Next, whose scale is that of the model's pipeline",
-		"a cat\nNegative prompt: \nSteps: 8, Size: 64x32, Sampler: Euler, Seed: 1, CFG scale: 4.0, CFG true: 2, App: SD.Next, Version: abc, " +
+		"a cat\nNegative prompt: \nSteps: 8, Size: 64x32, Sampler: Euler, Seed: 1, CFG scale: 4.0, CFG true: 2, App: SD.Next, " +
+			"Version: abc, " +
 			"Pipeline: ZImagePipeline, Operations: txt2img",
 		SourceParameters,
 		Settings{Generator: "abc", Prompt: "a cat", Seed: 1, Steps: 8, Guidance: 4, Height: 32, Width: 64, Scheduler: euler},
@@ -105,12 +110,14 @@ var foreign = []struct {
 		"Forge Neo, whose shift is the noise schedule's",
 		"a cat\nSteps: 9, Sampler: Euler, Schedule type: Beta, CFG scale: 1, Shift: 9, Seed: 1, Size: 64x32, Version: neo",
 		SourceParameters,
-		Settings{Generator: "neo", Prompt: "a cat", Seed: 1, Steps: 9, Guidance: 1, GuidanceUnit: CFGScale, Height: 32, Width: 64, Scheduler: euler},
+		Settings{Generator: "neo", Prompt: "a cat", Seed: 1, Steps: 9, Guidance: 1, GuidanceUnit: CFGScale, Height: 32, Width: 64,
+			Scheduler: euler},
 		"Shift=9 Schedule type=Beta",
 	},
 	{
 		"Draw Things (ImageConverter.imageData): the scale is the distilled one",
-		`{"c": "a cat & <b>", "uc": "", "model": "flux_1_dev_q8p.ckpt", "sampler": "Euler A Trailing", "scale": 3.5, "seed": 9, "size": "64x32",
+		`{"c": "a cat & <b>", "uc": "", "model": "flux_1_dev_q8p.ckpt", "sampler": "Euler A Trailing", "scale": 3.5, "seed": 9,
+		"size": "64x32",
 		"steps": 4, "strength": 0.7, "seed_mode": "Scale Alike", "shift": 3.16, "lora": [{"model": "ink_f16.ckpt", "weight": 0.4}],
 		"v2": {"guidanceEmbed": 2.0, "speedUpWithGuidanceEmbed": true}}`,
 		SourceDrawThings,
@@ -131,7 +138,8 @@ var foreign = []struct {
 		`{"1": {"class_type": "KSampler", "inputs": {"seed": ["9", 0], "steps": 4, "cfg": 3.5, "sampler_name": "euler", "scheduler": "beta",
 		"denoise": 1, "model": ["2", 0], "positive": ["6", 0], "negative": ["7", 0], "latent_image": ["5", 0]}, "is_changed": [NaN]},
 		"2": {"class_type": "LoraLoaderModelOnly", "inputs": {"lora_name": "z\\ink.safetensors", "strength_model": 0.6, "model": ["3", 0]}},
-		"3": {"class_type": "LoraLoader", "inputs": {"lora_name": "wash.safetensors", "strength_model": 1, "strength_clip": 1, "model": ["4", 0]}},
+		"3": {"class_type": "LoraLoader", "inputs": {"lora_name": "wash.safetensors", "strength_model": 1, "strength_clip": 1,
+		"model": ["4", 0]}},
 		"4": {"class_type": "ModelSamplingAuraFlow", "inputs": {"shift": 3, "model": ["8", 0]}},
 		"5": {"class_type": "EmptySD3LatentImage", "inputs": {"width": ["11", 0], "height": 32, "batch_size": 2}},
 		"6": {"class_type": "CLIPTextEncode", "inputs": {"text": ["10", 0], "clip": ["12", 0]}},
@@ -147,7 +155,8 @@ var foreign = []struct {
 	},
 	{
 		"ComfyUI: SamplerCustomAdvanced",
-		`{"1": {"class_type": "SamplerCustomAdvanced", "inputs": {"noise": ["2", 0], "guider": ["3", 0], "sampler": ["4", 0], "sigmas": ["5", 0],
+		`{"1": {"class_type": "SamplerCustomAdvanced", "inputs": {"noise": ["2", 0], "guider": ["3", 0], "sampler": ["4", 0],
+		"sigmas": ["5", 0],
 		"latent_image": ["6", 0]}}, "2": {"class_type": "RandomNoise", "inputs": {"noise_seed": 8}},
 		"3": {"class_type": "BasicGuider", "inputs": {"model": ["7", 0], "conditioning": ["8", 0]}},
 		"4": {"class_type": "KSamplerSelect", "inputs": {"sampler_name": "dpmpp_2m"}},
@@ -176,7 +185,8 @@ var foreign = []struct {
 		`{"1": {"class_type": "KSamplerAdvanced", "inputs": {"noise_seed": 1, "steps": 4, "cfg": 1, "start_at_step": 0, "end_at_step": 2,
 		"positive": ["3", 0], "latent_image": ["4", 0]}}, "2": {"class_type": "KSamplerAdvanced", "inputs": {"noise_seed": 2, "steps": 4,
 		"start_at_step": 2, "end_at_step": 10000, "positive": ["3", 0], "latent_image": ["1", 0]}},
-		"3": {"class_type": "CLIPTextEncode", "inputs": {"text": ["5", 0]}}, "5": {"class_type": "TextGenerate", "inputs": {"max_length": 3}},
+		"3": {"class_type": "CLIPTextEncode", "inputs": {"text": ["5", 0]}}, "5": {"class_type": "TextGenerate",
+		"inputs": {"max_length": 3}},
 		"4": {"class_type": "EmptyFlux2LatentImage", "inputs": {"width": 64, "height": 32, "batch_size": 1}}}`,
 		SourceComfyUI,
 		Settings{Generator: "ComfyUI", Seed: 1, Steps: 4, CFGScale: 1, Height: 32, Width: 64},
@@ -205,7 +215,8 @@ func TestForeign(t *testing.T) {
 		case SourceDrawThings:
 			files = map[string][]byte{"PNG": chunk(xmpKey, xmp), "JPEG": jpegWith(t, []byte(xmpPrefix+xmp))}
 		case SourceComfyUI:
-			files = map[string][]byte{"PNG": chunk("prompt", c.text), "EXIF": jpegWith(t, appendEXIF([]byte(exifPrefix), "prompt:"+c.text, ""))}
+			exif := appendEXIF([]byte(exifPrefix), "prompt:"+c.text, "")
+			files = map[string][]byte{"PNG": chunk("prompt", c.text), "EXIF": jpegWith(t, exif)}
 		case SourceParameters:
 			delete(files, "sidecar")
 			fallthrough
