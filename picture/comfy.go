@@ -1,9 +1,9 @@
 package picture
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +19,9 @@ var comfyProgram = &program{
 		"positive": "prompt", "negative": "negative_prompt",
 	},
 }
+
+// Limits against graphs that take long to follow: no graph of a person has as much.
+const maxNodes, maxLinks = 2000, 40
 
 // A comfyGraph are the nodes of an image of ComfyUI that were run, by their number.
 type comfyGraph map[string]*comfyNode
@@ -47,14 +50,11 @@ func parseComfy(text string) (s Settings, found []string, left []Leftover, ok bo
 			g[id] = n
 		}
 	}
-	if len(g) == 0 {
+	if len(g) == 0 || len(g) > maxNodes {
 		return s, nil, nil, false
 	}
 	r := newReading(comfyProgram)
-	first := g.firstSampler(r)
-	if first == nil {
-		r.leave("nodes", "no sampler that is known")
-	} else {
+	if first := g.firstSampler(r); first != nil {
 		g.readSampler(r, first)
 	}
 	g.readOthers(r)
@@ -63,24 +63,11 @@ func parseComfy(text string) (s Settings, found []string, left []Leftover, ok bo
 	return s, found, r.left, true
 }
 
-// numbers returns the numbers of the nodes in their order.
-func (g comfyGraph) numbers() (ids []string) {
-	for id := range g {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, func(a, b string) int {
-		x, _ := strconv.Atoi(a)
-		y, _ := strconv.Atoi(b)
-		return cmp.Or(cmp.Compare(x, y), cmp.Compare(a, b))
-	})
-	return ids
-}
-
 // firstSampler returns the node that samples first: the only one, or the only one that starts from an
 // empty latent.
 func (g comfyGraph) firstSampler(r *reading) *comfyNode {
 	var all, first []*comfyNode
-	for _, id := range g.numbers() {
+	for _, id := range slices.Sorted(maps.Keys(g)) {
 		n := g[id]
 		_, latent := n.Inputs["latent_image"]
 		if latent && (n.Inputs["steps"] != nil || n.Inputs["sigmas"] != nil) {
@@ -91,9 +78,7 @@ func (g comfyGraph) firstSampler(r *reading) *comfyNode {
 		}
 	}
 	if len(all) != 1 && len(first) != 1 {
-		if len(all) > 0 {
-			r.leave("nodes", strconv.Itoa(len(all))+" samplers, of which none is certain to be the image's")
-		}
+		r.leave("nodes", strconv.Itoa(len(all))+" samplers that are known, of which none is certain to be the image's")
 		return nil
 	}
 	chosen := append(first, all...)[0]
@@ -107,7 +92,7 @@ func (g comfyGraph) firstSampler(r *reading) *comfyNode {
 
 // node returns the node that an input is connected to, and passes over reroutes. It is nil for values.
 func (g comfyGraph) node(n *comfyNode, input string) *comfyNode {
-	for range len(g) {
+	for range maxLinks {
 		var link []any
 		if json.Unmarshal(n.Inputs[input], &link) != nil || len(link) != 2 {
 			return nil
@@ -127,7 +112,7 @@ var valueInputs = []string{"value", "string", "text", "int", "float", "seed", "n
 
 // value returns the value of an input, "" if it is not certain.
 func (g comfyGraph) value(n *comfyNode, input string) string {
-	for range len(g) + 1 {
+	for range maxLinks {
 		raw := n.Inputs[input]
 		if len(raw) == 0 || raw[0] == '{' || string(raw) == "null" {
 			return ""
@@ -153,7 +138,7 @@ func (g comfyGraph) value(n *comfyNode, input string) string {
 // latent returns the node that the latents of a sampler are from.
 func (g comfyGraph) latent(n *comfyNode) *comfyNode {
 	n = g.node(n, "latent_image")
-	for range len(g) {
+	for range maxLinks {
 		if n == nil || strings.HasPrefix(n.Class, "Empty") {
 			break
 		}
@@ -220,7 +205,7 @@ func (g comfyGraph) readText(r *reading, from *comfyNode, input string) {
 		side = "positive"
 	}
 	n := g.node(from, input)
-	for range len(g) {
+	for range maxLinks {
 		if n == nil || n.Class == "ConditioningZeroOut" {
 			return
 		}
@@ -253,7 +238,7 @@ func (g comfyGraph) readText(r *reading, from *comfyNode, input string) {
 // readModel reads the model and its LoRAs.
 func (g comfyGraph) readModel(r *reading, from *comfyNode) {
 	n := g.node(from, "model")
-	for range len(g) {
+	for range maxLinks {
 		if n == nil {
 			break
 		}
@@ -263,7 +248,8 @@ func (g comfyGraph) readModel(r *reading, from *comfyNode) {
 		}
 		var stack []LoRA
 		if name := g.value(n, "lora_name"); name != "" {
-			stack = append(stack, LoRA{Path: name, Scale: number(cmp.Or(g.value(n, "strength_model"), "1"))})
+			scale, _ := strconv.ParseFloat(cmp.Or(g.value(n, "strength_model"), "1"), 64)
+			stack = append(stack, LoRA{Path: name, Scale: scale})
 		}
 		for i := 1; n.Inputs["lora_"+strconv.Itoa(i)] != nil; i++ { // of a node that loads several
 			var one struct {
@@ -291,20 +277,9 @@ func (g comfyGraph) readModel(r *reading, from *comfyNode) {
 
 // readOthers lists the input images of nodes.
 func (g comfyGraph) readOthers(r *reading) {
-	for _, id := range g.numbers() {
+	for _, id := range slices.Sorted(maps.Keys(g)) {
 		if n := g[id]; strings.HasPrefix(n.Class, "LoadImage") {
 			r.leave(n.Class+" "+id, g.value(n, "image"))
 		}
 	}
-}
-
-// number returns a number as it is in a text, 0 for other texts.
-func number(text string) float64 {
-	x, _ := strconv.ParseFloat(text, 64)
-	return x
-}
-
-// isComfyWorkflow reports whether a text is what ComfyUI's editor shows, which has no names of values.
-func isComfyWorkflow(text string) bool {
-	return bytes.Contains([]byte(text), []byte(`"nodes"`)) && bytes.Contains([]byte(text), []byte(`"links"`))
 }

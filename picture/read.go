@@ -202,7 +202,7 @@ func (t texts) parse() (*Found, error) {
 		}
 		return f, nil
 	}
-	if isComfyWorkflow(t.chunks["workflow"]) {
+	if w := t.chunks["workflow"]; strings.Contains(w, `"nodes"`) && strings.Contains(w, `"links"`) {
 		return nil, fmt.Errorf("%w that gomflux reads: it has a workflow of ComfyUI without the prompt that was run", ErrNoSettings)
 	}
 	return nil, ErrNoSettings
