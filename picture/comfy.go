@@ -78,7 +78,7 @@ func (g comfyGraph) firstSampler(r *reading) *comfyNode {
 		}
 	}
 	if len(all) != 1 && len(first) != 1 {
-		r.leave("nodes", strconv.Itoa(len(all))+" samplers that are known, of which none is certain to be the image's")
+		r.leave("nodes", strconv.Itoa(len(all))+" known samplers, none of them certain")
 		return nil
 	}
 	chosen := append(first, all...)[0]

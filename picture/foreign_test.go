@@ -198,7 +198,7 @@ var foreign = []struct {
 		"3": {"class_type": "SaveImage", "inputs": {"images": ["1", 0]}}}`,
 		SourceComfyUI,
 		Settings{Generator: "ComfyUI"},
-		"nodes=0 samplers that are known, of which none is certain to be the image's",
+		"nodes=0 known samplers, none of them certain",
 	},
 }
 
