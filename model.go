@@ -108,7 +108,8 @@ type Options struct {
 	GuidanceInterval []float64
 	// TrueCFGScale adds classifier-free guidance to a model whose Guidance is an input of its
 	// transformer, FLUX.1 and FLUX.1-Kontext, as diffusers' true_cfg_scale: above 1, the model
-	// runs a second time in each step, with NegativePrompt, which may be empty.
+	// runs a second time in each step, with NegativePrompt, which may be empty. Next to a Guidance that is
+	// a distilled scale, as in settings of programs with both, other models use it as Guidance.
 	TrueCFGScale float64
 	// CFGNormalization is Z-Image's cfg_normalization: the largest norm of a guided prediction,
 	// relative to that of the prediction for Prompt. 1 is diffusers' True, 0 stands for no
@@ -324,11 +325,18 @@ func request(p *models.Pipeline, o Options) models.Request {
 		r.Height, r.Width = p.SizeFor(p.EditSize(o.References), r.Height, r.Width)
 	}
 	r.Height, r.Width = cmp.Or(r.Height, d.Height), cmp.Or(r.Width, d.Width)
+	unit := family.Find(p.Class).GuidanceUnit()
+	if o.GuidanceUnit == picture.DistilledCFGScale { // of settings that can have both scales
+		if o.TrueCFGScale != 0 && unit != picture.DistilledCFGScale {
+			o.Guidance, o.GuidanceUnit = &o.TrueCFGScale, picture.CFGScale
+			r.TrueCFGScale = 0
+		} else if o.TrueCFGScale <= 1 {
+			r.TrueCFGScale = 0
+		}
+	}
 	if o.Guidance != nil {
-		if scale, ok := o.GuidanceUnit.Convert(*o.Guidance, family.Find(p.Class).GuidanceUnit()); ok {
+		if scale, ok := o.GuidanceUnit.Convert(*o.Guidance, unit); ok {
 			r.Guidance = scale
-		} else if !family.Find(p.Class).TrueCFG {
-			r.TrueCFGScale = 0 // of a model with other guidance
 		}
 	}
 	if o.Seed != nil {

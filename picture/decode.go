@@ -18,6 +18,7 @@ import (
 	"golang.org/x/image/webp"
 
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/textfile"
 )
 
 // MaxPixels is the largest number of pixels of an image that Decode reads.
@@ -145,7 +146,8 @@ func readAll(r io.Reader, sidecar bool) ([]byte, Format, error) {
 	format := sniff(head)
 	limit := int64(maxFile)
 	if format == 0 {
-		if !sidecar || !bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("{")) {
+		text, err := textfile.Decode(head)
+		if !sidecar || err != nil || !bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) {
 			return nil, 0, unknownFormat(head)
 		}
 		limit = maxText

@@ -11,6 +11,8 @@ import (
 // EXIF tags.
 const (
 	tagDescription = 0x010e
+	tagMake        = 0x010f
+	tagModel       = 0x0110
 	tagOrientation = 0x0112
 	tagExifIFD     = 0x8769
 	tagUserComment = 0x9286
@@ -24,6 +26,7 @@ type exif struct {
 	orientation int // 1 to 8, see orient
 	comment     string
 	description string // of the image, UTF-8
+	camera      []string
 }
 
 // parseEXIF reads an EXIF block, a TIFF structure that may have the prefix of JPEG's
@@ -52,6 +55,8 @@ func parseEXIF(data []byte) exif {
 			}
 		case tag == tagDescription && kind == 2 && len(value) <= maxText && utf8.Valid(value):
 			e.description = string(bytes.TrimRight(value, "\x00 "))
+		case (tag == tagMake || tag == tagModel) && kind == 2 && len(value) <= maxText:
+			e.camera = append(e.camera, string(bytes.TrimRight(value, "\x00 ")))
 		case tag == tagExifIFD && kind == 4 && count == 1:
 			sub = order.Uint32(value)
 		}
@@ -126,7 +131,7 @@ func userComment(value []byte, order binary.ByteOrder) string {
 
 // utf16String decodes UTF-16. Programs use big endian, the byte order of the block
 // or a byte order mark. Without a mark, the order counts in which the text
-// contains "Steps:", as a parameters text does.
+// contains "Steps:", as a parameters text does, or begins with "{", as JSON does.
 func utf16String(text []byte, order binary.ByteOrder) string {
 	switch {
 	case bytes.HasPrefix(text, []byte{0xfe, 0xff}):
@@ -135,7 +140,7 @@ func utf16String(text []byte, order binary.ByteOrder) string {
 		return decodeUTF16(text[2:], binary.LittleEndian)
 	}
 	for _, o := range []binary.ByteOrder{binary.BigEndian, binary.LittleEndian} {
-		if s := decodeUTF16(text, o); strings.Contains(s, "Steps:") {
+		if s := decodeUTF16(text, o); strings.Contains(s, "Steps:") || strings.HasPrefix(s, "{") {
 			return s
 		}
 	}

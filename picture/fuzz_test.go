@@ -39,7 +39,7 @@ func checkError(t *testing.T, err error) {
 }
 
 func FuzzReadSettings(f *testing.F) {
-	seedFiles(f, "gomflux.*", "mflux.*", "orientation-6.*")
+	seedFiles(f, "gomflux.*", "mflux.*", "easydiffusion.*", "orientation-6.*")
 	f.Fuzz(func(t *testing.T, data []byte) {
 		found, err := ReadSettings(bytes.NewReader(data))
 		if err != nil {
@@ -132,13 +132,36 @@ func FuzzParameters(f *testing.F) {
 		"Masked area padding: 32, Expand: \"0,8,0,300\", Paste back: no, Version: gomflux v9")
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ToValidUTF8(text, "?") // as it comes out of chunks
-		s, found, ok := parseParameters(text)
+		s, found, _, ok := parseParameters(text)
 		if ok != (len(found) > 0) || len(s.Prompt) > len(text) {
 			t.Errorf("got %+v, fields %v, %v", s, found, ok)
 		}
 		for _, name := range found {
 			if err := s.checkField(name); err != nil {
 				t.Error(err)
+			}
+		}
+	})
+}
+
+// The JSON of other programs. It is not that of a file, whose bytes would keep mutations out.
+func FuzzForeign(f *testing.F) {
+	for _, c := range foreign {
+		f.Add(c.text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		found, err := texts{parameters: text, chunks: map[string]string{"prompt": text}}.parse()
+		if err != nil {
+			return
+		}
+		for _, name := range found.Fields {
+			if err := found.Settings.checkField(name); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, l := range found.NotUsed {
+			if len(l.Value) > 200 || strings.ContainsAny(l.Value, "\n\r") {
+				t.Errorf("%q is not one short line", l.Value)
 			}
 		}
 	})
@@ -180,7 +203,7 @@ func FuzzRoundTrip(f *testing.F) {
 			if found.Parameters == "" && format == JPEG && len(prompt)+len(negative)+len(model)+len(generator) > 5000 {
 				continue // the text was too long
 			}
-			p, _, ok := parseParameters(found.Parameters)
+			p, _, _, ok := parseParameters(found.Parameters)
 			if !ok || p.Seed != seed || p.Guidance != guidance || p.Steps != 8 || p.Height != 5 || p.Width != 7 {
 				t.Errorf("%v: parameters %q became %+v", format, found.Parameters, p)
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"strings"
 )
 
 // Markers of JPEG.
@@ -18,6 +19,9 @@ const (
 
 // maxSegment is the largest number of bytes of a segment after its length.
 const maxSegment = 1<<16 - 1 - 2
+
+// xmpPrefix is the beginning of a segment with XMP.
+const xmpPrefix = "http://ns.adobe.com/xap/1.0/\x00"
 
 // commentStart is the beginning of our comment, and of our description in EXIF. It distinguishes
 // our comment from others before its last segment.
@@ -93,9 +97,13 @@ func jpegTexts(data []byte) (t texts, err error) {
 		switch {
 		case marker == markerAPP1 && bytes.HasPrefix(body, []byte(exifPrefix)):
 			t.addEXIF(body)
+		case marker == markerAPP1 && bytes.HasPrefix(body, []byte(xmpPrefix)):
+			t.xmp = string(body[len(xmpPrefix):])
 		case marker == markerCOM && (more || comment == nil && bytes.HasPrefix(body, []byte(commentStart))):
 			comment = append(comment, body...)
 			more = len(body) == maxSegment && len(comment) <= maxText
+		case marker == markerCOM && t.parameters == "": // of stable-diffusion.cpp
+			t.parameters = strings.ToValidUTF8(strings.TrimRight(string(body), "\x00"), "")
 		}
 	})
 	if err != nil || comment == nil {

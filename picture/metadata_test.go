@@ -110,11 +110,13 @@ func TestLoRAsInParameters(t *testing.T) {
 	if want := `, Version: gomflux v0.4.0, Hashes: {"lora:ink_ wash":"89abcdef01"}`; !strings.HasSuffix(text, want) {
 		t.Errorf("%q does not end with %q", text, want)
 	}
-	if p, _, ok := parseParameters(text); !ok || p.Prompt != "a cat" || p.Generator != s.Generator {
+	want := []LoRA{{Path: "ink_ wash", Scale: 0.7}, {Path: "b", Scale: -1}}
+	if p, _, _, ok := parseParameters(text); !ok || p.Prompt != "a cat" || p.Generator != s.Generator || !reflect.DeepEqual(p.LoRAs, want) {
 		t.Errorf("%q became %+v", text, p)
 	}
-	if p, _, ok := parseParameters("a cat <lora:b:1>\nSteps: 1, Version: v1.10.1"); !ok || p.Prompt != "a cat <lora:b:1>" {
-		t.Errorf("another program's became %+v", p)
+	s.Prompt, s.LoRAs = `a <lora:b:1> as text`, nil // which stays text
+	if p, _, _, ok := parseParameters(s.parameters()); !ok || p.Prompt != s.Prompt || p.LoRAs != nil {
+		t.Errorf("%q became %+v", s.parameters(), p)
 	}
 }
 
@@ -125,14 +127,14 @@ func TestInpaintingInParameters(t *testing.T) {
 	if text := s.parameters(); !strings.Contains(text, want) {
 		t.Errorf("%q does not contain %q", text, want)
 	}
-	if p, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) || p.Mask != nil {
+	if p, _, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) || p.Mask != nil {
 		t.Errorf("%q became %+v", s.parameters(), p)
 	}
 	s.InvertMask, s.MaskBlur, s.MaskCrop, s.ImageStrength, s.Expand, s.NoPasteBack = false, nil, nil, 0, nil, false
 	if text := s.parameters(); !strings.Contains(text, "first-block:0.1\", Denoising strength: 1, Model: ") {
 		t.Errorf("%q", text)
 	}
-	if p, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) {
+	if p, _, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) {
 		t.Errorf("%q became %+v", s.parameters(), p)
 	}
 	s.Mask = nil
@@ -163,16 +165,16 @@ func TestParseParameters(t *testing.T) {
 			"a cat\nSteps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1, Distilled CFG Scale: 3.5, Seed: 1, " +
 				"Size: 896x1152, Model: \"flux: dev\", Version: f2.0.1\nTemplate: a {cat|dog}",
 			Settings{Generator: "f2.0.1", Model: "flux: dev", Prompt: "a cat", Seed: 1, Steps: 4, Guidance: 3.5,
-				GuidanceUnit: DistilledCFGScale, Height: 1152, Width: 896},
-			"generator model prompt seed steps guidance guidance_unit height width",
+				GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1, Height: 1152, Width: 896, Scheduler: "flow_match_euler_discrete"},
+			"generator model prompt seed steps guidance guidance_unit true_cfg_scale height width scheduler",
 		},
 		{
 			"stable-diffusion.cpp",
 			"a cat\nNegative prompt: \nSteps: 8, CFG scale: 1.000000, Guidance: 3.500000, Eta: 0.000000, Seed: 42, " +
 				"Size: 64x32, Model: z.gguf, RNG: cuda, Sampler: euler, Version: stable-diffusion.cpp",
-			Settings{Generator: "stable-diffusion.cpp", Model: "z.gguf", Prompt: "a cat", Seed: 42, Steps: 8, Guidance: 1,
-				GuidanceUnit: CFGScale, Height: 32, Width: 64},
-			"generator model prompt seed steps guidance guidance_unit height width",
+			Settings{Generator: "stable-diffusion.cpp", Model: "z.gguf", Prompt: "a cat", Seed: 42, Steps: 8, Guidance: 3.5,
+				GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1, Height: 32, Width: 64, Scheduler: "flow_match_euler_discrete"},
+			"generator model prompt seed steps guidance guidance_unit true_cfg_scale height width scheduler",
 		},
 		{
 			"a settings line inside of the prompt, and a quote that is not one",
@@ -206,20 +208,20 @@ func TestParseParameters(t *testing.T) {
 		},
 		{
 			"values out of bounds are passed over",
-			"Negative prompt: b\nSteps: 5, Seed: -1, Size: 0x7, CFG scale: NaN, Model: , Hires resize: 2x2, Denoising strength: 0, " +
+			"Negative prompt: b\nSteps: 5, Seed: -1, Size: 0x7, CFG scale: NaN, Model: , Hires resize: 0x0, Denoising strength: 0, " +
 				"Mask blur: -1, Inpaint area: Only masked, Masked area padding: 4.5",
 			Settings{NegativePrompt: "b", Steps: 5, Height: 7},
 			"prompt negative_prompt steps height",
 		},
 	} {
-		got, fields, ok := parseParameters(c.text)
+		got, fields, _, ok := parseParameters(c.text)
 		if !ok || !reflect.DeepEqual(got, c.want) || strings.Join(fields, " ") != c.fields {
 			t.Errorf("%s: got %+v, fields %v, %v", c.name, got, fields, ok)
 		}
 	}
 	for _, text := range []string{"", "a cat", "a cat\nSeed: 3, Size: 2x2", "Steps: many",
 		`{"sui_image_params": {"steps": 8, "Steps": "x"}}`, "Steps:\n8"} {
-		if _, _, ok := parseParameters(text); ok {
+		if _, _, _, ok := parseParameters(text); ok {
 			t.Errorf("%q was taken for parameters", text)
 		}
 	}
@@ -242,7 +244,7 @@ func TestGuidanceUnits(t *testing.T) {
 		{0, DistilledCFGScale, "CFG scale: 1, Seed", 1, CFGScale}, // FLUX.1-schnell
 	} {
 		with := Settings{Prompt: "x", Steps: 4, Guidance: c.guidance, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 2.5}
-		if p, _, _ := parseParameters(with.parameters()); p.Guidance != c.guidance || p.GuidanceUnit != DistilledCFGScale ||
+		if p, _, _, _ := parseParameters(with.parameters()); p.Guidance != c.guidance || p.GuidanceUnit != DistilledCFGScale ||
 			p.TrueCFGScale != 2.5 || !strings.Contains(with.parameters(), "CFG scale: 2.5, Distilled CFG Scale: ") {
 			t.Errorf("%q: %+v", with.parameters(), p)
 		}
@@ -251,7 +253,7 @@ func TestGuidanceUnits(t *testing.T) {
 		if !strings.Contains(text, "Steps: 4, "+c.text) {
 			t.Errorf("%g %s: %q", c.guidance, c.unit, text)
 		}
-		p, _, _ := parseParameters(text)
+		p, _, _, _ := parseParameters(text)
 		if p.Guidance != c.read || p.GuidanceUnit != c.readUnit {
 			t.Errorf("%q: guidance %g %s", text, p.Guidance, p.GuidanceUnit)
 		}

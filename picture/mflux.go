@@ -3,6 +3,8 @@ package picture
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -81,7 +83,34 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 			delete(own, "image_strength")
 		}
 	}
+	mfluxGuidance(own, set)
 	return readFields(own)
+}
+
+// mfluxGuidance sets how the guidance scale counts where mflux and diffusers differ: for Krea 2 mflux's counts
+// from 1, and for Z-Image it is off up to 1 and counts from 0 above.
+func mfluxGuidance(own map[string]json.RawMessage, set func(name string, value any)) {
+	var scale float64
+	model := strings.ToLower(string(own["model"]))
+	switch {
+	case json.Unmarshal(own["guidance"], &scale) != nil:
+	case strings.Contains(model, "krea-2") || strings.Contains(model, "krea2"):
+		set("guidance_unit", CFGScale)
+	case (strings.Contains(model, "z-image") || strings.Contains(model, "zimage")) && scale <= 1:
+		set("guidance", 0)
+	}
+}
+
+// mfluxLeft lists the settings of mflux that are not taken over.
+func mfluxLeft(members map[string]json.RawMessage) []Leftover {
+	r := newReading(&program{quiet: []string{"mflux_version", "model_path", "base_model", "precision", "quantize", "lora_paths",
+		"lora_scales", "image_path", "masked_image_path", "image_paths", "created_at"}})
+	for _, key := range slices.Sorted(maps.Keys(members)) {
+		if mfluxFields[key] == "" {
+			r.read(key, jsonText(members[key]))
+		}
+	}
+	return r.left
 }
 
 // mfluxString returns the string under a key, "" if it is missing or null.

@@ -3,8 +3,9 @@ package picture
 import (
 	"encoding/json"
 	"fmt"
-	"math"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,16 +18,16 @@ import (
 // contain colons, commas or line breaks.
 func (s *Settings) parameters() string {
 	var b strings.Builder
-	b.WriteString(printable(s.Prompt))
+	b.WriteString(loraTags.ReplaceAllString(printable(s.Prompt), `\$0`))
 	for _, l := range s.LoRAs { // as users of the web UI write them
-		fmt.Fprintf(&b, " <lora:%s:%s>", l.tag(), strconv.FormatFloat(l.Scale, 'g', -1, 64))
+		fmt.Fprintf(&b, " <lora:%s:%s>", l.Tag(), strconv.FormatFloat(l.Scale, 'g', -1, 64))
 	}
 	if s.NegativePrompt != "" {
 		b.WriteString("\nNegative prompt: " + printable(s.NegativePrompt))
 	}
 	fmt.Fprintf(&b, "\nSteps: %d", s.Steps)
 	if s.Scheduler != "" {
-		b.WriteString(", Sampler: " + quoteValue(s.Scheduler))
+		b.WriteString(s.sampler())
 	}
 	fmt.Fprintf(&b, "%s, Seed: %d, Size: %dx%d", s.guidance(), s.Seed, s.Width, s.Height)
 	if v := s.GuidanceInterval; len(v) == 2 {
@@ -63,6 +64,16 @@ type bound struct {
 	value        *float64
 }
 
+// sampler returns the scheduler as other programs name it, if they have it.
+func (s *Settings) sampler() string {
+	for name, scheduler := range samplers {
+		if scheduler == s.Scheduler {
+			return ", Sampler: " + strings.ToUpper(name[:1]) + name[1:] + ", Schedule type: Simple"
+		}
+	}
+	return ", Sampler: " + quoteValue(s.Scheduler)
+}
+
 // inpainting returns the settings of inpainting as AUTOMATIC1111's web UI writes them,
 // and those that it does not have. The text does not name the image and the mask.
 func (s *Settings) inpainting() string {
@@ -93,10 +104,6 @@ const notMasked, onlyMasked = "Inpaint not masked", "Only masked"
 
 // parseInpainting adds settings of inpainting, as JSON. own is true for a text of gomflux.
 func parseInpainting(pairs, values map[string]string, own bool) {
-	if v, err := strconv.ParseFloat(pairs["Denoising strength"], 64); err == nil && v > 0 && v < 1 {
-		values["image_strength"] = strconv.FormatFloat(1-v, 'f', 15, 64)
-	}
-	values["mask_blur"] = pairs["Mask blur"]
 	if pairs["Mask mode"] == notMasked {
 		values["invert_mask"] = "true"
 	}
@@ -111,18 +118,6 @@ func parseInpainting(pairs, values map[string]string, own bool) {
 	}
 }
 
-// tag returns the name of a LoRA in a prompt: the name of its file.
-func (l *LoRA) tag() string {
-	name := l.Path[strings.LastIndexAny(l.Path, `/\:`)+1:]
-	name = strings.TrimSuffix(name, ".safetensors")
-	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune("<>:,\n\"", r) {
-			return '_'
-		}
-		return r
-	}, printable(name))
-}
-
 // hashes returns the beginnings of the hashes of the LoRAs' files, by which Civitai
 // finds LoRAs. They are at the end of the line, because some readers do not parse
 // the quotes.
@@ -130,7 +125,7 @@ func (s *Settings) hashes() string {
 	found := map[string]string{}
 	for _, l := range s.LoRAs {
 		if l.SHA256 != "" {
-			found["lora:"+l.tag()] = l.SHA256[:10]
+			found["lora:"+l.Tag()] = l.SHA256[:10]
 		}
 	}
 	if len(found) == 0 {
@@ -142,9 +137,6 @@ func (s *Settings) hashes() string {
 	}
 	return ", Hashes: " + string(text)
 }
-
-// tags matches the LoRAs at the end of a prompt.
-var tags = regexp.MustCompile(`(?: <lora:[^<>:]*:[-+.0-9e]+>)+$`)
 
 // printable replaces control characters, which text chunks must not have.
 func printable(text string) string {
@@ -222,6 +214,15 @@ func splitPairs(line string) map[string]string {
 
 // cutValue returns the value at the start of text and the text after its comma.
 func cutValue(text string) (value, rest string) {
+	if strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[") {
+		var raw json.RawMessage
+		if d := json.NewDecoder(strings.NewReader(text)); d.Decode(&raw) == nil {
+			after := strings.TrimLeft(text[d.InputOffset():], " \t")
+			if after == "" || after[0] == ',' {
+				return string(raw), strings.TrimPrefix(after, ",")
+			}
+		}
+	}
 	if strings.HasPrefix(text, `"`) {
 		for i := 1; i < len(text); i++ {
 			if text[i] == '\\' {
@@ -242,55 +243,57 @@ func cutValue(text string) (value, rest string) {
 	return strings.TrimSpace(value), rest
 }
 
-// parseParameters parses a parameters text of any program. Since there is no
-// standard, it ignores values that it does not understand. ok is false if the
-// text is not a parameters text.
-func parseParameters(text string) (s Settings, found []string, ok bool) {
+// settingName matches the names in a settings line. Others are from within values.
+var settingName = regexp.MustCompile(`^\w[\w \-/]+$`)
+
+// parseParameters parses a parameters text of any program. ok is false if the text is not a parameters
+// text.
+func parseParameters(text string) (s Settings, found []string, left []Leftover, ok bool) {
 	prompt, negative, pairs, ok := splitParameters(text)
 	if !ok {
-		return Settings{}, nil, false
+		return Settings{}, nil, nil, false
 	}
-	width, height, _ := strings.Cut(pairs["Size"], "x")
-	values := map[string]string{
-		"prompt": prompt, "negative_prompt": negative, "generator": pairs["Version"], "model": pairs["Model"],
-		"seed": pairs["Seed"], "steps": pairs["Steps"], "guidance": pairs["CFG scale"], "height": height, "width": width,
-	}
-	if v := pairs["Distilled CFG Scale"]; v != "" { // of Forge, whose CFG scale is 1 without a negative prompt
-		if cfg, err := strconv.ParseFloat(values["guidance"], 64); err == nil && cfg > 1 {
-			values["true_cfg_scale"] = values["guidance"]
+	r := newReading(parametersProgram)
+	for _, key := range slices.Sorted(maps.Keys(pairs)) {
+		if settingName.MatchString(key) && key != "Lora weights" {
+			r.read(key, pairs[key])
 		}
-		values["guidance"], values["guidance_unit"] = v, string(DistilledCFGScale)
-	} else if v, err := strconv.ParseFloat(values["guidance"], 64); err == nil && !math.IsNaN(v) && !math.IsInf(v, 0) {
-		values["guidance_unit"] = string(CFGScale)
 	}
+	r.values["prompt"], r.values["negative_prompt"] = prompt, negative
+	r.cutTags()
+	r.readHashes(pairs)
 	own := strings.HasPrefix(pairs["Version"], "gomflux ") // other programs have other names
-	parseInpainting(pairs, values, own)
+	parseInpainting(pairs, r.values, own)
 	if own {
-		values["scheduler"] = pairs["Sampler"]
-		values["step_cache"] = pairs["Step cache"]
+		r.values["step_cache"] = pairs["Step cache"]
 		for _, v := range s.boundsCFG() {
-			values[v.field] = pairs[v.label]
+			r.values[v.field] = pairs[v.label]
 		}
 		if v := pairs["Guidance interval"]; v != "" {
-			values["guidance_interval"] = "[" + v + "]"
+			r.values["guidance_interval"] = "[" + v + "]"
 		}
-		values["prompt"] = tags.ReplaceAllString(prompt, "")
 	}
-	for _, name := range settingsFields {
-		value := values[name]
-		if value == "" && name != "prompt" {
-			continue
-		}
-		raw := json.RawMessage(value)
-		if _, ok := s.field(name).(*string); ok {
-			raw, _ = json.Marshal(value) // a string: cannot fail
-		}
-		t := s
-		if t.readField(name, raw) != nil {
-			continue
-		}
-		s = t
-		found = append(found, name)
+	s, found = r.settings()
+	return s, found, r.left, true
+}
+
+// readHashes reads the LoRAs that the prompt does not name, "name: value, name: value": with their scales
+// from Fooocus. Of those with a hash alone the scale is not known.
+func (r *reading) readHashes(pairs map[string]string) {
+	known := func(name string) bool {
+		return slices.ContainsFunc(r.loras, func(l LoRA) bool { return l.Tag() == (&LoRA{Path: name}).Tag() })
 	}
-	return s, found, true
+	for _, key := range []string{"Lora weights", "Lora hashes"} {
+		for one := range strings.SplitSeq(pairs[key], ",") {
+			name, value, _ := strings.Cut(strings.TrimSpace(one), ": ")
+			scale, err := strconv.ParseFloat(value, 64)
+			switch {
+			case name == "" || known(name):
+			case key == "Lora weights" && err == nil && scale != 0 && len(r.loras) < maxLoRAs:
+				r.loras = append(r.loras, LoRA{Path: name, Scale: scale})
+			default:
+				r.leave(key, one)
+			}
+		}
+	}
 }

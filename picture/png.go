@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -148,11 +150,25 @@ func appendPNGSettings(b []byte, s *Settings) ([]byte, error) {
 	return appendChunk(b, "iTXt", "gomflux\x00\x00\x00\x00\x00"+string(object)), nil
 }
 
+// pngKeys are the keywords of other programs' texts.
+var pngKeys = append([]string{
+	"workflow", "invokeai_metadata", xmpKey, "use_vae_model", "clip_skip", "tiling", "use_upscale", "use_controlnet_model",
+}, slices.Collect(maps.Keys(easyDiffusion.fields))...)
+
+// xmpKey is the keyword of XMP.
+const xmpKey = "XML:com.adobe.xmp"
+
 // pngTexts collects the metadata texts of a PNG file.
 func pngTexts(data []byte) (t texts, err error) {
 	err = pngChunks(data, func(kind string, body []byte, verify func() error) error {
 		if kind == "eXIf" && verify() == nil {
 			t.addEXIF(body)
+			return nil
+		}
+		if keyword, text, err := pngText(kind, body, pngKeys...); keyword != "" {
+			if err == nil && verify() == nil { // as image viewers do, ignore those that are damaged
+				t.addChunk(keyword, text)
+			}
 			return nil
 		}
 		keyword, text, err := pngText(kind, body, "gomflux", "parameters")
@@ -170,5 +186,6 @@ func pngTexts(data []byte) (t texts, err error) {
 		}
 		return nil
 	})
+	t.xmp = t.chunks[xmpKey]
 	return t, err
 }

@@ -6,9 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/textfile"
 )
 
 // ErrNoSettings is wrapped by errors about valid files without settings in a
@@ -28,9 +32,20 @@ const (
 	// SourceParameters is the text that AUTOMATIC1111's web UI, Forge,
 	// stable-diffusion.cpp and many others write. Its model is the name in that
 	// program, often a file name. Its scheduler is set only if gomflux wrote the
-	// text.
+	// text, or other programs have it by another name.
 	SourceParameters Source = "parameters"
+	// The following are the JSON of other programs, whose models are named as in SourceParameters.
+	SourceSwarmUI       Source = "swarmui"
+	SourceInvokeAI      Source = "invokeai"
+	SourceFooocus       Source = "fooocus"
+	SourceEasyDiffusion Source = "easydiffusion"
+	SourceDrawThings    Source = "drawthings"
+	// SourceComfyUI is the nodes that ComfyUI ran, of which the common ones are read.
+	SourceComfyUI Source = "comfyui"
 )
+
+// NamesModel reports whether the model in the settings is one that gomflux can find by its name.
+func (s Source) NamesModel() bool { return s == SourceGomflux || s == SourceMflux }
 
 // Found is the result of ReadSettings. Its strings are those of the file,
 // including control characters.
@@ -51,6 +66,8 @@ type Found struct {
 	// Parameters is the parameters text, which a file can have in addition to
 	// JSON, or "".
 	Parameters string
+	// NotUsed are settings of another program that are not in Settings.
+	NotUsed []Leftover
 }
 
 // Has reports whether the file had the field with a JSON name.
@@ -58,8 +75,8 @@ func (f *Found) Has(field string) bool { return slices.Contains(f.Fields, field)
 
 // ReadSettings reads the settings from a PNG, JPEG or WebP file or from a JSON
 // sidecar file. It detects the format by the contents. It reads PNG's tEXt, zTXt,
-// iTXt and eXIf chunks, JPEG's EXIF and comments, WebP's EXIF, and the sidecar
-// files of EncodeSettings and of mflux. If the file has no settings, the error
+// iTXt and eXIf chunks, JPEG's comments, EXIF and XMP in JPEG and WebP, and the JSON
+// files of EncodeSettings and of the programs of [Source]. If the file has no settings, the error
 // wraps ErrNoSettings.
 func ReadSettings(r io.Reader) (*Found, error) {
 	data, format, err := readAll(r, true)
@@ -97,25 +114,58 @@ func ReadSettingsFile(name string) (*Found, error) { return readFile(name, ReadS
 
 // texts are the metadata of an image file that may contain settings.
 type texts struct {
-	settings    []byte // JSON object of gomflux
-	description string // EXIF image description
-	comment     string // EXIF user comment
-	parameters  string // PNG text "parameters"
+	settings    []byte            // JSON object of gomflux
+	description string            // EXIF image description
+	comment     string            // EXIF user comment
+	parameters  string            // PNG text "parameters"
+	chunks      map[string]string // other PNG texts, and what ComfyUI writes to EXIF
+	xmp         string
 }
 
 // addEXIF adds the texts of an EXIF block, unless there are some already.
 func (t *texts) addEXIF(block []byte) {
 	e := parseEXIF(block)
 	t.description, t.comment = cmp.Or(t.description, e.description), cmp.Or(t.comment, e.comment)
+	for _, text := range append(e.camera, e.description) { // ComfyUI's nodes have "prompt:" or "workflow:" in one of these
+		if key, value, ok := strings.Cut(text, ":"); ok && len(key) <= len("workflow") {
+			t.addChunk(strings.ToLower(key), value)
+		}
+	}
+}
+
+func (t *texts) addChunk(key, value string) {
+	if t.chunks == nil {
+		t.chunks = map[string]string{}
+	}
+	t.chunks[key] = cmp.Or(t.chunks[key], value)
+}
+
+// xmpComment matches EXIF's user comment in XMP.
+var xmpComment = regexp.MustCompile(`(?s)<exif:UserComment>.*?<rdf:li[^>]*>(.*?)</rdf:li>`)
+
+// objects returns the texts that may be the JSON of a program.
+func (t *texts) objects() (all []string) {
+	if m := xmpComment.FindStringSubmatch(t.xmp); m != nil {
+		all = append(all, html.UnescapeString(m[1]))
+	}
+	if t.chunks["num_inference_steps"] != "" { // Easy Diffusion has a chunk for each
+		text, _ := json.Marshal(t.chunks) // consists of strings: cannot fail
+		all = append(all, string(text))
+	}
+	return append(all, t.chunks["invokeai_metadata"], t.parameters, t.comment)
 }
 
 func (t texts) parse() (*Found, error) {
 	f := &Found{}
-	s, fields, ok := parseParameters(t.parameters)
-	if ok {
-		f.Parameters = t.parameters
-	} else if s, fields, ok = parseParameters(t.comment); ok {
-		f.Parameters = t.comment
+	var s Settings
+	var fields []string
+	var left []Leftover
+	ok := false
+	for _, text := range []string{t.parameters, t.comment, t.description} {
+		if s, fields, left, ok = parseParameters(text); ok {
+			f.Parameters = text
+			break
+		}
 	}
 	if t.settings == nil && strings.HasPrefix(t.description, commentStart) {
 		members, err := parseObject([]byte(t.description))
@@ -127,17 +177,47 @@ func (t texts) parse() (*Found, error) {
 	if t.settings != nil {
 		return f.gomflux(t.settings)
 	}
-	if strings.HasPrefix(strings.TrimSpace(t.comment), "{") {
-		// ignore errors: it may be another program's comment
-		if members, err := parseObject([]byte(t.comment)); err == nil && isMflux(members) {
-			return f.mflux([]byte(t.comment), members)
+	for _, text := range t.objects() {
+		members, err := parseObject([]byte(text))
+		if err != nil {
+			continue // it may be another program's
+		}
+		if isMflux(members) {
+			return f.mflux([]byte(text), members)
+		}
+		if f.program([]byte(text), members) {
+			return f, nil
 		}
 	}
-	if !ok {
-		return nil, ErrNoSettings
+	if ok {
+		f.Settings, f.Fields, f.NotUsed, f.Source = s, fields, left, SourceParameters
+		return f, nil
 	}
-	f.Settings, f.Fields, f.Source = s, fields, SourceParameters
-	return f, nil
+	prompt := t.chunks["prompt"]
+	if f.Settings, f.Fields, f.NotUsed, ok = parseComfy(prompt); ok {
+		f.Source = SourceComfyUI
+		f.JSON = nan.ReplaceAll([]byte(prompt), []byte("null"))
+		if json.Valid([]byte(prompt)) {
+			f.JSON = json.RawMessage(prompt)
+		}
+		return f, nil
+	}
+	if w := t.chunks["workflow"]; strings.Contains(w, `"nodes"`) && strings.Contains(w, `"links"`) {
+		return nil, fmt.Errorf("%w that gomflux reads: it has a workflow of ComfyUI without the prompt that was run", ErrNoSettings)
+	}
+	return nil, ErrNoSettings
+}
+
+// program reads the JSON of another program, and reports whether it is that.
+func (f *Found) program(object []byte, members map[string]json.RawMessage) bool {
+	for _, p := range programs {
+		s, fields, left, ok := p.parse(members)
+		if ok {
+			f.Settings, f.Fields, f.NotUsed, f.Source, f.JSON = s, fields, left, p.source, object
+			return true
+		}
+	}
+	return false
 }
 
 func (f *Found) gomflux(object []byte) (*Found, error) {
@@ -154,12 +234,16 @@ func (f *Found) mflux(object []byte, members map[string]json.RawMessage) (*Found
 	if f.Settings, f.Fields, err = parseMflux(members); err != nil {
 		return nil, fmt.Errorf("settings of mflux: %w", err)
 	}
-	f.Source, f.JSON = SourceMflux, object
+	f.Source, f.JSON, f.NotUsed = SourceMflux, object, mfluxLeft(members)
 	return f, nil
 }
 
 // parseSidecar reads a JSON file.
 func parseSidecar(data []byte) (*Found, error) {
+	data, err := textfile.Decode(data)
+	if err != nil {
+		return nil, err
+	}
 	members, err := parseObject(data)
 	if err != nil {
 		return nil, err
@@ -171,5 +255,13 @@ func parseSidecar(data []byte) (*Found, error) {
 	if isMflux(members) {
 		return f.mflux(bytes.TrimSpace(data), members)
 	}
-	return nil, fmt.Errorf("%w (expected the key gomflux or mflux_version)", ErrNoSettings)
+	if f.program(bytes.TrimSpace(data), members) {
+		return f, nil
+	}
+	var ok bool
+	if f.Settings, f.Fields, f.NotUsed, ok = parseComfy(string(data)); ok {
+		f.Source, f.JSON = SourceComfyUI, bytes.TrimSpace(data)
+		return f, nil
+	}
+	return nil, fmt.Errorf("%w (expected the key gomflux or mflux_version, or the settings of another program)", ErrNoSettings)
 }

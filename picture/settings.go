@@ -54,8 +54,8 @@ type Settings struct {
 	// GuidanceInterval are the two fractions of the steps between which guidance was
 	// applied, nil for all steps.
 	GuidanceInterval []float64 `json:"guidance_interval,omitempty"`
-	// TrueCFGScale is the scale of classifier-free guidance in addition to a distilled one, 0
-	// without it.
+	// TrueCFGScale is the scale of classifier-free guidance in addition to a distilled one, 0 without
+	// it. Models without a distilled scale use it as Guidance.
 	TrueCFGScale float64 `json:"true_cfg_scale,omitempty"`
 	// CFGNormalization is the largest norm of a guided prediction, relative to one that is not
 	// guided, 0 without a limit.

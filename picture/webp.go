@@ -34,8 +34,11 @@ func webpChunks(data []byte, visit func(kind string, body []byte)) error {
 // webpTexts collects the metadata texts of a WebP file.
 func webpTexts(data []byte) (t texts, err error) {
 	err = webpChunks(data, func(kind string, body []byte) {
-		if kind == "EXIF" {
+		switch kind {
+		case "EXIF":
 			t.addEXIF(body)
+		case "XMP ":
+			t.xmp = string(body[:min(len(body), maxText)])
 		}
 	})
 	return t, err

@@ -138,15 +138,16 @@ func TestReadTokens(t *testing.T) {
 	const a, b = "0123456789abcdef", "0123456789abcdeg"
 	name := filepath.Join(t.TempDir(), "tokens")
 	for text, want := range map[string]string{
-		"ann:" + a + "\n\n# none\nbob:" + b: "",
-		"":                                  "has no token",
-		"ann " + a:                          "line 1: expected name:token",
-		"\nann:short":                       "line 2: the token of ann has 5 characters",
-		"an.n:" + a:                         "expected a name",
-		":" + a:                             "expected a name",
-		"ann:" + a + "\nann:" + b:           "line 2: a second token of ann",
-		"ann:" + a + "\nbob:" + a:           "line 2: bob has the token of ann",
-		"ann:" + a + " x":                   "not printable",
+		"ann:" + a + "\n\n# none\nbob:" + b:        "",
+		"\ufeffann:" + a + "\r\nbob:" + b + "\r\n": "",
+		"":                        "has no token",
+		"ann " + a:                "line 1: expected name:token",
+		"\nann:short":             "line 2: the token of ann has 5 characters",
+		"an.n:" + a:               "expected a name",
+		":" + a:                   "expected a name",
+		"ann:" + a + "\nann:" + b: "line 2: a second token of ann",
+		"ann:" + a + "\nbob:" + a: "line 2: bob has the token of ann",
+		"ann:" + a + " x":         "not printable",
 	} {
 		os.Remove(name)
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {

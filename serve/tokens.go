@@ -2,11 +2,13 @@ package serve
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/textfile"
 )
 
 // A Token lets a client in, under a name.
@@ -48,8 +51,15 @@ func ReadTokens(name string) ([]Token, error) {
 	case info.Size() > tokenFile:
 		return nil, fmt.Errorf("%s: has %d bytes, expected at most %d", name, info.Size(), tokenFile)
 	}
+	data, err := io.ReadAll(io.LimitReader(f, tokenFile))
+	if err == nil {
+		data, err = textfile.Decode(data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, oserr.Bare(err))
+	}
 	var tokens []Token
-	lines := bufio.NewScanner(f)
+	lines := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
 		if line == "" || line[0] == '#' {

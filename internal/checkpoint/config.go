@@ -18,7 +18,7 @@ const maxConfig = 16 << 20
 // can use pointers or preset values. Errors name the file, the line and, if
 // known, the key.
 func ReadJSON(fsys fs.FS, name string, v any) error {
-	data, err := readSmall(fsys, name, maxConfig)
+	data, err := readText(fsys, name, maxConfig)
 	if err == nil {
 		err = ParseJSON(data, v)
 	}

@@ -18,18 +18,21 @@ func TestReadJSON(t *testing.T) {
 			Heads []int `json:"heads"`
 		} `json:"nested"`
 	}
+	const good = "{\n \"dim\": 3, \"eps\": 1e-5, \"name\": \"x\", \"nested\": {\"heads\": [1, 2]}, \"_class_name\": null\n}\n"
 	for _, test := range []struct {
 		name, text, err string
 	}{
-		{"good", "{\n \"dim\": 3, \"eps\": 1e-5, \"name\": \"x\", \"nested\": {\"heads\": [1, 2]}, \"_class_name\": null\n}\n", ""},
+		{"good", good, ""},
+		{"byte order mark", "\ufeff" + good, ""},
+		{"line ends of Windows", strings.ReplaceAll(good, "\n", "\r\n"), ""},
+		{"UTF-16", "\xff\xfe" + strings.Join(strings.Split(good, ""), "\x00") + "\x00", ""},
 		{"empty", "", "line 1: expected a value, found the end of the text"},
 		{"null", " null", "expected an object, found null"},
 		{"two values", "{}\n{}", "line 2: expected one JSON value, found an object after it"},
 		{"truncated", "{\n\"dim\": 3,\n", "line 3: expected a string, found the end of the text"},
 		{"comma at the end", "{\"dim\": 3,\n}", "line 2: expected a string, found '}'"},
 		{"comment", "{\n// x\n}", "line 2: expected a string, found '/'"},
-		{"byte order mark", "\ufeff{}", `line 1: expected a value, found '\ufeff'`},
-		{"Windows text", "\xff\xfe{\x00}\x00", "line 1: the text is not UTF-8"},
+		{"a byte too few", "\xff\xfe{\x00}", "is not valid UTF-16: expected an even number of bytes, found 5"},
 		{"NaN", "{\"eps\":\nNaN}", "line 2: NaN and Infinity are not JSON"},
 		{"minus infinity", "{\"eps\": -Infinity}", "line 1: NaN and Infinity are not JSON"},
 		{"duplicate key", "{\"dim\": 1,\n\"dim\": 2}", `line 2: duplicate key "dim"`},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/textfile"
 )
 
 // Folder is a file system that knows its name, so that errors can give the full
@@ -126,6 +127,24 @@ func ReadFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", FullName(fsys, name), err)
 	}
 	return data, nil
+}
+
+// ReadText is [ReadFile] for a text, which it decodes as [textfile.Decode] does.
+func ReadText(fsys fs.FS, name string, limit int64) ([]byte, error) {
+	data, err := readText(fsys, name, limit)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", FullName(fsys, name), err)
+	}
+	return data, nil
+}
+
+// readText is ReadText without the name in errors.
+func readText(fsys fs.FS, name string, limit int64) ([]byte, error) {
+	data, err := readSmall(fsys, name, limit)
+	if err != nil {
+		return nil, err
+	}
+	return textfile.Decode(data)
 }
 
 // readSmall is ReadFile without the name in errors.

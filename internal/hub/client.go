@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/textfile"
 )
 
 // DefaultEndpoint is the URL of the hub, unless HF_ENDPOINT is set.
@@ -93,6 +94,9 @@ func token() (string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("cannot read the token for the Hugging Face hub: %s: %w", file, oserr.Bare(err))
+	}
+	if data, err = textfile.Decode(data); err != nil {
+		return "", fmt.Errorf("the token for the Hugging Face hub in %s %w", file, err)
 	}
 	t := strings.TrimSpace(string(data))
 	if strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {

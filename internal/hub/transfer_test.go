@@ -811,7 +811,9 @@ func TestToken(t *testing.T) {
 		}
 	}
 	check("")
-	for path, text := range map[string]string{home + "/token": "of-home\n", cache + "/elsewhere": " of-path ", cache + "/two": "one two"} {
+	for path, text := range map[string]string{
+		home + "/token": "\ufeffof-home\r\n", cache + "/elsewhere": " of-path ", cache + "/two": "one two",
+	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // A LoRAFile is a LoRA that was found.
@@ -202,6 +203,13 @@ func ListLoRAs() ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), err
+}
+
+// NamedLoRA returns the name for [FindLoRA] of a LoRA in a prompt or in the settings of another program: that in
+// [ListLoRAs] with the same file name, or else the name itself.
+func NamedLoRA(l picture.LoRA) string {
+	names, _ := ListLoRAs() // FindLoRA reports what is wrong
+	return l.Named(names).Path
 }
 
 // isLoRA reports whether a safetensors file has the tensors of a LoRA.

@@ -119,7 +119,7 @@ func Read(m Machine) (*Profile, error) {
 	if err != nil {
 		return nil, nil // no folder, so no profile
 	}
-	data, err := checkpoint.ReadFile(os.DirFS(filepath.Dir(path)), filepath.Base(path), maxFile)
+	data, err := checkpoint.ReadText(os.DirFS(filepath.Dir(path)), filepath.Base(path), maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

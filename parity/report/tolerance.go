@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/textfile"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -69,7 +70,10 @@ func ReadTable(name string) (*Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tolerances: %w", err)
 	}
-	t, err := parseTable(data)
+	var t *Table
+	if data, err = textfile.Decode(data); err == nil {
+		t, err = parseTable(data)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tolerances %s: %w", name, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -28,6 +29,14 @@ func Seeds(first *uint64, n int) []uint64 {
 		seeds[i] = uint64(binary.LittleEndian.Uint32(b[:]))
 	}
 	return seeds
+}
+
+// NamedLoRAs returns LoRAs of a prompt, with the names of those in known that they stand for.
+func NamedLoRAs(tags []picture.LoRA, known []string) (loras []gomflux.LoRA) {
+	for _, tag := range tags {
+		loras = append(loras, gomflux.LoRA{Path: tag.Named(known).Path, Scale: tag.Scale})
+	}
+	return loras
 }
 
 // Recorded returns the settings for an image's file, as gomflux generate writes them: without

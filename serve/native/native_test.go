@@ -284,6 +284,15 @@ func TestSubmit(t *testing.T) {
 		t.Errorf("stored settings %+v (%v)", found, err)
 	}
 
+	s.call("POST", "/api/v1/jobs", `{"prompt":"a <lora:STYLE:0.5> cat","loras":[{"path":"x"}],"true_cfg_scale":3}`, 202, nil)
+	loras := []gomflux.LoRA{{Path: "x", Scale: 1}, {Path: "style", Scale: 0.5}}
+	if _, r := s.engine.last(); r.Options.Prompt != "a cat" || r.Options.TrueCFGScale != 3 || !reflect.DeepEqual(r.LoRAs, loras) {
+		t.Errorf("request %+v", r)
+	}
+	s.call("POST", "/api/v1/jobs", `{"prompt":"a <lora:style:0.5> cat","no_lora_tags":true}`, 202, nil)
+	if _, r := s.engine.last(); r.Options.Prompt != "a <lora:style:0.5> cat" || r.LoRAs != nil {
+		t.Errorf("request %+v", r)
+	}
 	s.call("POST", "/api/v1/jobs", `{"prompt":"","seed":"12"}`, 202, nil)
 	if _, r := s.engine.last(); !slices.Equal(r.Seeds, []uint64{12}) || r.Previews != -1 || r.Options.Guidance != nil {
 		t.Errorf("request %+v", r)

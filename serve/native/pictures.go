@@ -132,6 +132,7 @@ type jsonFound struct {
 	Source     picture.Source             `json:"source"`
 	Settings   map[string]json.RawMessage `json:"settings"`
 	Parameters string                     `json:"parameters,omitempty"`
+	NotUsed    []picture.Leftover         `json:"not_used,omitempty"`
 }
 
 // settings returns the settings in an image, or in a JSON file, which is the body of the request.
@@ -146,7 +147,15 @@ func (a *API) settings(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return badRequest("%v", err)
 	}
-	v := jsonFound{Format: "JSON", Width: found.Width, Height: found.Height, Source: found.Source, Parameters: found.Parameters}
+	if known := a.LoRAs; known != nil && !found.Source.NamesModel() && len(found.Settings.LoRAs) > 0 {
+		for i, l := range found.Settings.LoRAs {
+			found.Settings.LoRAs[i] = l.Named(known())
+		}
+	}
+	v := jsonFound{
+		Format: "JSON", Width: found.Width, Height: found.Height, Source: found.Source, Parameters: found.Parameters,
+		NotUsed: found.NotUsed,
+	}
 	if found.Format != 0 {
 		v.Format = found.Format.String()
 	}

@@ -52,6 +52,7 @@ type jsonRequest struct {
 	RNG               string      `json:"rng"`
 	Background        string      `json:"background"`
 	LoRAs             []jsonLoRA  `json:"loras"`
+	NoLoRATags        bool        `json:"no_lora_tags"`
 	Image             *jsonImage  `json:"image"`
 	ImageStrength     float64     `json:"image_strength"`
 	References        []jsonImage `json:"references"`
@@ -152,7 +153,10 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	if q.Seeds, err = j.seeds(); err != nil {
 		return q, err
 	}
-	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
+	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err == nil && !j.NoLoRATags {
+		err = a.cutLoRAs(&q)
+	}
+	if err != nil {
 		return q, err
 	}
 	if err = a.decodeAll(r.Context(), j, &q); err == nil {
@@ -293,6 +297,23 @@ func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 		chosen = append(chosen, gomflux.LoRA{Path: l.Path, Scale: scale})
 	}
 	return chosen, nil
+}
+
+// cutLoRAs takes the LoRAs out of the prompt.
+func (a *API) cutLoRAs(q *engine.Request) error {
+	text, tags, err := picture.CutLoRAs(q.Options.Prompt)
+	if err != nil {
+		return badRequest("prompt: %v", err)
+	}
+	if n := len(q.LoRAs) + len(tags); n > maxLoRAs {
+		return badRequest("%d loras, with those in the prompt: expected at most %d", n, maxLoRAs)
+	}
+	var known []string
+	if len(tags) > 0 && a.LoRAs != nil {
+		known = a.LoRAs()
+	}
+	q.Options.Prompt, q.LoRAs = text, append(q.LoRAs, api.NamedLoRAs(tags, known)...)
+	return nil
 }
 
 // decode decodes an image of a request if it has at most some number of pixels, from which it

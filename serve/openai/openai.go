@@ -43,6 +43,8 @@ type Config struct {
 	// LoRA returns the LoRA of a name in a request. It must not open what the name may be the
 	// path of. nil refuses LoRAs.
 	LoRA func(name string) (gomflux.LoRA, error)
+	// LoRAs lists names of LoRAs that prompts can name, <lora:name:0.8>. nil leaves those as text.
+	LoRAs func() []string
 	// MaxBody is the largest body of a request in bytes (default 25 MB).
 	MaxBody int64
 	// MaxPixels is the largest number of pixels of a generated image (default picture.MaxPixels).

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -102,7 +103,8 @@ type loraItem struct {
 func (h *Handler) loraList(*http.Request) any {
 	list := []loraItem{}
 	for _, name := range h.loras() {
-		list = append(list, loraItem{loraName(name), loraName(name), name, map[string]any{}})
+		tag := (&picture.LoRA{Path: name}).Tag()
+		list = append(list, loraItem{tag, tag, name, map[string]any{}})
 	}
 	return list
 }
@@ -145,9 +147,13 @@ func (h *Handler) setModel(client string, body []byte) error {
 func (h *Handler) drawThings(client string) any {
 	m, _ := h.current(client)
 	d := m.Defaults
+	guidance := d.Guidance // of models with a distilled scale it is that
+	if m.GuidanceUnit != picture.DistilledCFGScale {
+		guidance = cfgScale(guidance, m.GuidanceUnit)
+	}
 	return map[string]any{
 		"model": m.Name, "upscaler": nil, "refiner_model": nil, "sampler": samplerName(scheduler.All[0].Name),
-		"prompt": "", "negative_prompt": d.NegativePrompt, "steps": d.Steps, "guidance_scale": d.Guidance,
+		"prompt": "", "negative_prompt": d.NegativePrompt, "steps": d.Steps, "guidance_scale": guidance,
 		"width": d.Width, "height": d.Height, "seed": -1, "strength": 1, "batch_size": 1, "batch_count": 1,
 		"loras": []string{}, "controls": []string{},
 	}

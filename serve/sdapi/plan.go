@@ -135,13 +135,13 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	prompt, tags, err := splitPrompt(r.prompt)
+	prompt, tags, err := picture.CutLoRAs(r.prompt)
 	if err != nil {
-		return nil, err
+		return nil, badRequest("prompt: %v", err)
 	}
 	p := &plan{model: m, request: r}
 	p.Request = engine.Request{Client: client, Model: m.Name, Previews: previews}
-	p.LoRAs = h.findLoRAs(tags)
+	p.LoRAs = api.NamedLoRAs(tags, h.loras())
 	p.Options = gomflux.Options{Prompt: prompt, NegativePrompt: r.negative}
 	p.setSize()
 	if n := p.Options.Width * p.Options.Height; n > h.maxPixels {
@@ -199,7 +199,7 @@ func (p *plan) setSampling() {
 			r.warn("sampler_name %s is not known, and the model's own scheduler was used", r.sampler)
 		}
 	}
-	if s := r.schedule; s != "" && !strings.EqualFold(s, "automatic") {
+	if s := r.schedule; s != "" && !strings.EqualFold(s, "automatic") && !strings.EqualFold(s, "simple") {
 		r.warn("scheduler %s was not used: the model's own noise schedule was", s)
 	}
 }

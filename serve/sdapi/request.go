@@ -83,7 +83,7 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 		r.init = f.texts("init_images")
 		r.readMask(f)
 	}
-	r.ignored(f)
+	r.ignored(f, override)
 	if err := f.err; err != nil {
 		return nil, err
 	}
@@ -127,8 +127,11 @@ func (r *request) readMask(f *fields) {
 }
 
 // ignored warns of options that change the image in AUTOMATIC1111. Their types are not checked.
-func (r *request) ignored(f *fields) {
-	f = &fields{raw: f.raw}
+func (r *request) ignored(f, override *fields) {
+	f, override = &fields{raw: f.raw}, &fields{raw: override.raw}
+	if v := override.number("CLIP_stop_at_last_layers"); v != nil && *v > 1 {
+		r.warn("CLIP_stop_at_last_layers is not supported and was ignored")
+	}
 	for _, name := range []string{"enable_hr", "restore_faces", "tiling"} {
 		if f.flag(name, false) {
 			r.warnings = append(r.warnings, name+" is not supported and was ignored")

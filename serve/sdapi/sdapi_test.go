@@ -22,6 +22,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -143,38 +144,41 @@ func TestRandomSeeds(t *testing.T) {
 func TestLoRAs(t *testing.T) {
 	for _, test := range []struct {
 		prompt, text string
-		tags         []loraTag
+		tags         []picture.LoRA
 		fails        bool
 	}{
 		{"a cat", "a cat", nil, false},
 		{" a < b > c ", " a < b > c ", nil, false},
-		{"a cat <lora:x>", "a cat", []loraTag{{"x", 1}}, false},
-		{"a <lora:x:0.8>cat <lora:y> sleeps", "a cat sleeps", []loraTag{{"x", 0.8}, {"y", 1}}, false},
-		{"<lora:x:0.8> a cat", "a cat", []loraTag{{"x", 0.8}}, false},
-		{"a <lora:x:-1>, b <lyco:y z:2>", "a, b", []loraTag{{"x", -1}, {"y z", 2}}, false},
-		{"<lora:x:1:0.5><lora:y:unet=0.3:te=0.1>", "", []loraTag{{"x", 0.5}, {"y", 0.3}}, false},
-		{"<lora:x:>", "", []loraTag{{"x", 1}}, false},
-		{"<lora:x:0>", "", []loraTag{{"x", 0}}, false},
+		{"a cat <lora:x>", "a cat", []picture.LoRA{{Path: "x", Scale: 1}}, false},
+		{"a <lora:x:0.8>cat <lora:y> sleeps", "a cat sleeps", []picture.LoRA{{Path: "x", Scale: 0.8}, {Path: "y", Scale: 1}}, false},
+		{"<lora:x:0.8> a cat", "a cat", []picture.LoRA{{Path: "x", Scale: 0.8}}, false},
+		{"a <lora:x:-1>, b <lyco:y z:2>", "a, b", []picture.LoRA{{Path: "x", Scale: -1}, {Path: "y z", Scale: 2}}, false},
+		{"<lora:x:1:0.5><lora:y:unet=0.3:te=0.1>", "", []picture.LoRA{{Path: "x", Scale: 0.5}, {Path: "y", Scale: 0.3}}, false},
+		{"<lora:x:>", "", []picture.LoRA{{Path: "x", Scale: 1}}, false},
+		{"<lora:x:0>", "", nil, false},
+		{`a \<lora:x:1>, <lora:y>`, "a <lora:x:1>,", []picture.LoRA{{Path: "y", Scale: 1}}, false},
+		{`\<lora:x:1> `, "<lora:x:1> ", nil, false},
 		{"<lora:x:nan>", "", nil, true},
 		{"<lora:x:1e9>", "", nil, true},
 		{"<lora:x:much>", "", nil, true},
 		{"<lora::1>", "", nil, true},
 		{strings.Repeat("<lora:x:1>", 33), "", nil, true},
 	} {
-		text, tags, err := splitPrompt(test.prompt)
+		text, tags, err := picture.CutLoRAs(test.prompt)
 		if text != test.text || !reflect.DeepEqual(tags, test.tags) || (err != nil) != test.fails {
 			t.Errorf("%q: %q %v %v, expected %q %v", test.prompt, text, tags, err, test.text, test.tags)
 		}
 	}
-	h := New[*fakeJob](&fakeEngine{}, Config{LoRAs: testLoRAs})
-	got := h.findLoRAs([]loraTag{{"STYLE", 0.5}, {"other.safetensors", 1}, {"other", 0}, {"owner/whole", 2}, {"unlisted", 3}})
+	got := api.NamedLoRAs([]picture.LoRA{{Path: "STYLE", Scale: 0.5}, {Path: "other.safetensors", Scale: 1},
+		{Path: "owner/whole", Scale: 2},
+		{Path: "unlisted", Scale: 3}}, testLoRAs())
 	expected := []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:folder/other.safetensors", Scale: 1},
 		{Path: "owner/whole", Scale: 2}, {Path: "unlisted", Scale: 3}}
 	if !reflect.DeepEqual(got, expected) {
 		t.Errorf("found %v, expected %v", got, expected)
 	}
 	_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs})
-	names("name", "style", "other", "owner/whole")(t, call(t, s, "GET", "/sdapi/v1/loras", ""))
+	names("name", "style", "other", "whole")(t, call(t, s, "GET", "/sdapi/v1/loras", ""))
 }
 
 // TestImg2Img checks input images.
@@ -318,7 +322,7 @@ func TestSameFile(t *testing.T) {
 	if m.Images[0] != base64.StdEncoding.EncodeToString(b.Bytes()) {
 		t.Error("the file differs")
 	}
-	expected := "a cat\nSteps: 8, Sampler: flow_match_euler_discrete, CFG scale: 0, Seed: 5, "
+	expected := "a cat\nSteps: 8, Sampler: Euler, Schedule type: Simple, CFG scale: 0, Seed: 5, "
 	if !strings.HasPrefix(info.Infotexts[0], expected) {
 		t.Errorf("infotext %q, expected %q", info.Infotexts[0], expected)
 	}
@@ -624,7 +628,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		o := p.Options
 		switch {
-		case len(p.Seeds) < 1 || len(p.Seeds) > maxImages || len(p.LoRAs) > maxLoRAs || o.Steps < 0 || o.Steps > maxSteps:
+		case len(p.Seeds) < 1 || len(p.Seeds) > maxImages || len(p.LoRAs) > 32 || o.Steps < 0 || o.Steps > maxSteps:
 			t.Errorf("%+v", p.Request)
 		case o.Width%multiple != 0 || o.Height%multiple != 0 || o.Width*o.Height > 1<<20 || o.ImageStrength < 0 || o.ImageStrength >= 1:
 			t.Errorf("%+v", o)

@@ -78,7 +78,7 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 func (s *tokenizerSpec) readModel(f folder) (*tokenizerFile, error) {
 	var whole *tokenizerFile
 	mergesFile := "tokenizer.json"
-	data, err := checkpoint.ReadFile(f.fsys, s.file, maxTokenizerSize)
+	data, err := checkpoint.ReadText(f.fsys, s.file, maxTokenizerSize)
 	switch {
 	case err == nil:
 		whole = &tokenizerFile{}

@@ -14,7 +14,7 @@ import (
 // fromVocabulary reads vocab.json and merges.txt.
 func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 	full := func(name string) string { return checkpoint.FullName(fsys, path.Join(dir, name)) }
-	data, err := checkpoint.ReadFile(fsys, s.file, maxTokenizerSize)
+	data, err := checkpoint.ReadText(fsys, s.file, maxTokenizerSize)
 	if notExist(fsys, s.file, err) {
 		if _, spm := fs.Stat(fsys, path.Join(dir, "spiece.model")); spm == nil {
 			return fmt.Errorf("%s: SentencePiece's format is %w (create tokenizer.json next to it: "+
@@ -38,7 +38,7 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 		return fmt.Errorf("%s: tokenizer_class %s has no vocab.json, and there is no tokenizer.json", full("tokenizer_config.json"),
 			s.class.name)
 	}
-	if data, err = checkpoint.ReadFile(fsys, path.Join(dir, "merges.txt"), maxTokenizerSize); err != nil {
+	if data, err = checkpoint.ReadText(fsys, path.Join(dir, "merges.txt"), maxTokenizerSize); err != nil {
 		return err
 	}
 	if !utf8.Valid(data) {
@@ -47,7 +47,7 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 	n := 0
 	for line := range bytes.Lines(data) {
 		n++
-		text := strings.TrimSuffix(strings.TrimSuffix(string(line), "\n"), "\r")
+		text := strings.TrimSuffix(string(line), "\n")
 		if text == "" || strings.HasPrefix(text, "#version") {
 			continue
 		}

@@ -21,7 +21,10 @@ export class Form {
     this.inpainting.changed = () => this.showModel();
     this.references = new ImageBox(byID("references"), 1, say);
     byID("model").addEventListener("change", () => this.showModel());
-    byID("guidance").addEventListener("input", () => delete this.kept.guidance_unit);
+    byID("guidance").addEventListener("input", () => {
+      delete this.kept.guidance_unit;
+      delete this.kept.true_cfg_scale;
+    });
     byID("strength").addEventListener("input", () => this.showStrength());
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
     byID("empty").addEventListener("click", () => this.reset());
@@ -137,8 +140,9 @@ export class Form {
     byID("prompt").focus();
   }
 
-  // fill fills in settings. Fields that they do not have are emptied.
-  fill(settings) {
+  // fill fills in settings. Fields that they do not have are emptied. notUsed are those of another
+  // program that have no counterpart.
+  fill(settings, notUsed = []) {
     const notes = [];
     const known = this.models.find(m => m.name === settings.model || m.repo === settings.model);
     if (known) {
@@ -162,6 +166,7 @@ export class Form {
     this.inpainting.fill(settings);
     const missing = [settings.image, settings.mask, ...settings.references ?? []].filter(Boolean).map(source => source.path);
     if (missing.length > 0) notes.push(`Add the images it was made from: ${missing.join(", ")}.`);
+    if (notUsed.length > 0) notes.push(`Not used: ${notUsed.map(l => `${l.field}: ${l.value}`).join("; ")}.`);
     this.showModel();
     byID("prompt").focus();
     this.say(["Settings filled in.", ...notes].join(" "));

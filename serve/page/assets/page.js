@@ -59,8 +59,8 @@ document.addEventListener("keydown", event => {
 async function readSettings(file) {
   fail("");
   try {
-    const { settings } = await call("POST", "settings", file);
-    form.fill(settings);
+    const found = await call("POST", "settings", file);
+    form.fill(found.settings, found.not_used);
   } catch (error) {
     fail(`${file.name}: ${error.message}`);
   }

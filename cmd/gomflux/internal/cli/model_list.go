@@ -201,7 +201,7 @@ func (m *ListedModel) inspect(path string, fsys fs.FS) {
 	if m.Complete {
 		m.Get = ""
 	}
-	if card, err := checkpoint.ReadFile(fsys, "README.md", 1<<20); err == nil {
+	if card, err := checkpoint.ReadText(fsys, "README.md", 1<<20); err == nil {
 		m.Licence = family.LicenceNamed(hub.CardLicence(card)) // unless there is a preset, which knows better
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/internal/textfile"
 )
 
 const debugEvalHelp = `Eval evaluates an expression, or the lines of a program from standard input
@@ -70,6 +71,9 @@ func newDebugEvalCommand() *cobra.Command {
 func programOf(arg string, stdin io.Reader) (string, error) {
 	if arg == "-" {
 		text, err := io.ReadAll(io.LimitReader(stdin, MaxProgram+1))
+		if err == nil {
+			text, err = textfile.Decode(text)
+		}
 		if err != nil {
 			return "", fmt.Errorf("standard input: %w", err)
 		}

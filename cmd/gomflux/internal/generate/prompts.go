@@ -1,32 +1,42 @@
 package generate
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/textfile"
 	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // maxPrompt limits the length of a prompt, in bytes. No model takes as much.
 const maxPrompt = 1 << 20
 
-// readPrompts reads the prompts from flags, files and standard input.
+// readPrompts reads the prompts from flags, files and standard input. LoRAs in them are added to those of
+// --lora.
 func (o *generateOptions) readPrompts(ctx context.Context, stdin io.Reader) (prompts []string, err error) {
+	var tags []picture.LoRA
 	add := func(prompt, from string, err error) error {
 		if err == nil {
 			err = checkText(prompt)
+		}
+		if err == nil && !o.noLoRATags {
+			before := tags
+			if prompt, tags, err = picture.CutLoRAs(prompt); err == nil && len(prompts) > 0 && !slices.Equal(tags, before) {
+				err = errors.New("has other LoRAs than the prompt before it, and all images of a run have the same")
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", from, err)
@@ -51,7 +61,20 @@ func (o *generateOptions) readPrompts(ctx context.Context, stdin io.Reader) (pro
 			return nil, err
 		}
 	}
-	return prompts, nil
+	return prompts, o.addTags(tags)
+}
+
+// addTags adds the LoRAs of prompts.
+func (o *generateOptions) addTags(tags []picture.LoRA) error {
+	for _, tag := range tags {
+		name := catalog.NamedLoRA(tag)
+		if _, err := catalog.FindLoRA(name); err != nil {
+			const hint = `\<lora:%s> and --no-lora-tags leave it as text`
+			return cli.Coded(cli.ExitModel, fmt.Errorf("prompt: <lora:%s>: %w; "+hint, tag.Path, err, tag.Path))
+		}
+		o.LoRAs.List = append(o.LoRAs.List, gomflux.LoRA{Path: name, Scale: tag.Scale})
+	}
+	return nil
 }
 
 func readTextFile(ctx context.Context, name string) (string, error) {
@@ -63,9 +86,8 @@ func readTextFile(ctx context.Context, name string) (string, error) {
 	return readText(ctx, f)
 }
 
-// readText reads all of r, without the byte order mark and the final line end that
-// editors and echo add: UTF-8, or UTF-16 with a byte order mark. A
-// read cannot be interrupted, so it goes on in the background when ctx is done.
+// readText reads all of r, as [textfile.Decode] does, without the final line end that editors and
+// echo add. A read cannot be interrupted, so it goes on in the background when ctx is done.
 func readText(ctx context.Context, r io.Reader) (string, error) {
 	var data []byte
 	done := make(chan error, 1)
@@ -85,25 +107,8 @@ func readText(ctx context.Context, r io.Reader) (string, error) {
 	if len(data) > maxPrompt {
 		return "", fmt.Errorf("is longer than %s", units.Bytes(maxPrompt))
 	}
-	text, err := decodeText(data)
-	text = strings.TrimSuffix(text, "\n")
-	return strings.TrimSuffix(text, "\r"), err
-}
-
-// decodeText decodes UTF-8 and, with its byte order mark, UTF-16.
-func decodeText(data []byte) (string, error) {
-	var order binary.ByteOrder = binary.LittleEndian
-	switch {
-	case bytes.HasPrefix(data, []byte("\xfe\xff")):
-		order = binary.BigEndian
-	case !bytes.HasPrefix(data, []byte("\xff\xfe")):
-		return strings.TrimPrefix(string(data), "\ufeff"), nil
-	}
-	units := make([]uint16, (len(data)-2)/2)
-	if _, err := binary.Decode(data[2:], order, units); err != nil || len(data)%2 > 0 {
-		return "", fmt.Errorf("is not valid UTF-16: expected an even number of bytes, found %d (save it as UTF-8)", len(data))
-	}
-	return string(utf16.Decode(units)), nil
+	data, err := textfile.Decode(data)
+	return strings.TrimSuffix(string(data), "\n"), err
 }
 
 func checkText(s string) error {

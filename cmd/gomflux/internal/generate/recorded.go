@@ -53,7 +53,57 @@ func (g *generation) useRecorded() error {
 			flag := strings.ReplaceAll(v.field, "_", "-")
 			return fmt.Errorf("%s: %s %s: %w (give another one with --%s)", o.config, v.field, quote.Printable(text), err, flag)
 		}
+		g.fields = append(g.fields, v.field)
 	}
+	return nil
+}
+
+// leaveOut leaves out the recorded setting that an error of the model is about, with a warning. If the image
+// cannot do without it, or nothing of the file is the cause, it returns an error instead.
+func (g *generation) leaveOut(err error) error {
+	if !errors.Is(err, gomflux.ErrRequest) {
+		return err
+	}
+	o, text := &g.options, err.Error()
+	about := func(field string) bool {
+		return strings.HasPrefix(strings.ToLower(text), strings.ReplaceAll(field, "_", " ")+" ")
+	}
+	scales := o.GuidanceUnit == picture.DistilledCFGScale && o.TrueCFGScale != 0
+	if scales && about("guidance") { // one of them is used as the other
+		g.fields = append(g.fields, "guidance")
+	}
+	// a longer name first: guidance interval
+	i := slices.IndexFunc(slices.SortedFunc(slices.Values(g.fields), func(a, b string) int { return len(b) - len(a) }), about)
+	if i < 0 {
+		return err
+	}
+	switch field := g.fields[i]; field {
+	case "guidance":
+		o.Guidance = nil
+		if scales {
+			o.TrueCFGScale = 0
+		}
+	case "true_cfg_scale":
+		o.TrueCFGScale = 0
+	case "cfg_normalization":
+		o.CFGNormalization = 0
+	case "cfg_truncation":
+		o.CFGTruncation = 0
+	case "guidance_interval":
+		o.GuidanceInterval = nil
+	case "step_cache":
+		o.StepCache = ""
+	case "max_sequence_length":
+		o.MaxSequenceLength = 0
+	case "background":
+		o.Background = ""
+	default:
+		return fmt.Errorf("%s: %w", g.config, err)
+	}
+	what, why, _ := strings.Cut(text, ": ")
+	why, _, _ = strings.Cut(why, " (")
+	g.out.Warn("%s: %s is not used: %s", g.config, what, why)
+	g.fields = slices.Delete(g.fields, i, i+1)
 	return nil
 }
 
@@ -104,7 +154,7 @@ func (g *generation) recordedFlags(s *picture.Settings) []recordedFlag {
 // one, and that of an image to start from. A parameters text names neither.
 func (g *generation) usesStrength(s *picture.Settings) bool {
 	if g.masked() {
-		return cli.Inpainted(s) || g.recorded.Source == picture.SourceParameters
+		return cli.Inpainted(s) || !g.recorded.Source.NamesModel()
 	}
 	return !g.edits && len(g.images.Names) > 0
 }
@@ -146,7 +196,7 @@ func (g *generation) useImages(s *picture.Settings) error {
 			recorded = slices.Concat([]picture.SourceImage{*s.Image}, recorded)
 		}
 		if len(o.images.Names) == 0 && len(recorded) == 0 {
-			if g.recorded.Source == picture.SourceParameters {
+			if !g.recorded.Source.NamesModel() {
 				return fmt.Errorf("%s does not name the image to inpaint (give it with --image)", o.config)
 			}
 			return fmt.Errorf("%s is not the result of inpainting (give the image to inpaint with --image)", o.config)
@@ -176,6 +226,11 @@ func (g *generation) useLoRAs(f *picture.Found) {
 	}
 	open := gomflux.OpenOptionsFrom(&f.Settings)
 	o.LoRAs.List = open.LoRAs
+	for i := range o.LoRAs.List {
+		if l := &o.LoRAs.List[i]; !f.Source.NamesModel() {
+			l.Path = catalog.NamedLoRA(picture.LoRA{Path: l.Path})
+		}
+	}
 	o.NoBake = o.NoBake || open.RuntimeLoRA
 	g.lorasRecorded = len(o.LoRAs.List) > 0
 }
@@ -220,6 +275,9 @@ func (g *generation) findModel() (*gomflux.Source, error) {
 // compare warns of differences that lead to another image than the recorded one.
 func (g *generation) compare(ctx context.Context, source *gomflux.Source) {
 	s := g.recorded.Settings
+	for _, l := range g.recorded.NotUsed {
+		g.out.Warn("%s: %s %s is not used", g.config, quote.Printable(l.Field), quote.Printable(l.Value))
+	}
 	if s.Scheduler != "" && !g.scheduler.Given() {
 		g.out.Warn("%s was generated with the scheduler %s, which this version does not know: the model's default is used",
 			g.config, quote.Printable(s.Scheduler))

@@ -39,6 +39,7 @@ type generation struct {
 	recorded      *picture.Found       // settings of --config-from-metadata
 	modelRecorded bool                 // the model is from the recorded settings
 	guidanceUnit  picture.GuidanceUnit // of the recorded guidance scale, "" for that of the flag
+	fields        []string             // of the recorded settings that are used
 	lorasRecorded bool                 // the LoRAs are from the recorded settings
 	sources       []picture.SourceImage
 	transparent   []string              // input images with transparent pixels, without one to inpaint
@@ -192,8 +193,10 @@ func (g *generation) open(ctx context.Context) error {
 	}
 	g.attach()
 	began := time.Now()
-	if err := g.load(ctx, source); err != nil {
-		return err
+	for err := g.load(ctx, source); err != nil; err = g.load(ctx, source) {
+		if err = g.leaveOut(err); err != nil {
+			return err
+		}
 	}
 	g.debugger.Loaded(g.model)
 	g.profile.Loaded(g.model)

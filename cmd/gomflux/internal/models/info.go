@@ -18,9 +18,10 @@ import (
 )
 
 const infoHelp = `Info prints the settings stored in an image, and the command that generates the
-image again. It reads PNG, JPEG and WebP files with the metadata of gomflux, of
-mflux, or of the many programs that write AUTOMATIC1111's parameters text, and
-the JSON files that gomflux and mflux write next to images.
+image again. It reads PNG, JPEG and WebP files with the metadata of gomflux,
+mflux, ComfyUI, SwarmUI, InvokeAI, Fooocus, Draw Things and Easy Diffusion, or
+of the many programs that write AUTOMATIC1111's parameters text, and JSON files
+with any of these. Settings that gomflux does not use are listed as not used.
 
 Each line has a name and a value; values with control characters are quoted.
 Reference images and LoRAs have a line each: reference 1, lora 1.
@@ -31,10 +32,12 @@ With --json info prints one object per line for each file:
   file            file name
   format          PNG, JPEG, WebP or JSON
   width, height   of an image, in pixels
-  source          gomflux, mflux or parameters
+  source          gomflux, mflux, comfyui, swarmui, invokeai, fooocus,
+                  drawthings, easydiffusion or parameters
   settings        those that were found of version, generator, model, revision,
                   base_model, class, prompt, negative_prompt, seed, steps,
-                  guidance, guidance_interval, step_cache, height, width,
+                  guidance, guidance_unit, guidance_interval,
+                  step_cache, height, width,
                   max_sequence_length, scheduler, rng, background,
                   batch, dtype, device, mlx, tuning, kv_cache, image,
                   image_strength, references, mask, invert_mask, mask_blur,
@@ -42,6 +45,7 @@ With --json info prints one object per line for each file:
                   loras, runtime_lora, created, seconds
   metadata        the JSON in the file, unchanged
   parameters      the parameters text
+  not_used        settings of another program: field and value
 
 A file without settings leads to exit code 1, a file that cannot be read to 2;
 the other files are printed anyway.
@@ -97,6 +101,7 @@ type imageInfo struct {
 	Settings   map[string]json.RawMessage `json:"settings"`
 	Metadata   json.RawMessage            `json:"metadata,omitempty"`
 	Parameters string                     `json:"parameters,omitempty"`
+	NotUsed    []picture.Leftover         `json:"not_used,omitempty"`
 
 	found *picture.Found
 	again bool // not the first one that is printed
@@ -116,7 +121,8 @@ func readInfo(name string) (*imageInfo, error) {
 	}
 	return &imageInfo{
 		File: name, Format: format, Width: found.Width, Height: found.Height, Source: found.Source,
-		Settings: settingsFields(found), Metadata: found.JSON, Parameters: found.Parameters, found: found,
+		Settings: settingsFields(found), Metadata: found.JSON, Parameters: found.Parameters,
+		NotUsed: found.NotUsed, found: found,
 	}, nil
 }
 
@@ -162,6 +168,9 @@ func (i *imageInfo) Text(p *ui.Page) {
 	line("file", "%s (%s, %s metadata)", i.File, about, i.Source)
 	settings(infoOrder...)
 	settings(slices.Sorted(maps.Keys(values))...) // those that infoOrder does not have
+	for _, l := range i.NotUsed {
+		line("not used", "%s: %s", l.Field, l.Value)
+	}
 	p.Printf("%-20s %s\n", "again", i.command())
 }
 
@@ -204,7 +213,7 @@ func (i *imageInfo) command() string {
 		name = "edit"
 	}
 	command := "gomflux " + name + " -C " + ui.ShellQuote(i.File)
-	if !i.found.Has("model") || i.Source == picture.SourceParameters {
+	if !i.found.Has("model") || !i.Source.NamesModel() {
 		command += " -m MODEL" // parameters have a file name, which means nothing here
 	}
 	return command
