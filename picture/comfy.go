@@ -78,7 +78,7 @@ func (g comfyGraph) firstSampler(r *reading) *comfyNode {
 		}
 	}
 	if len(all) != 1 && len(first) != 1 {
-		r.leave("nodes", strconv.Itoa(len(all))+" known samplers, none of them certain")
+		r.leave("nodes", strconv.Itoa(len(all))+" known samplers, not one of them certain")
 		return nil
 	}
 	chosen := append(first, all...)[0]

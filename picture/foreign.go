@@ -96,7 +96,8 @@ var parametersProgram = &program{
 	},
 	quiet: []string{"Model hash", "VAE hash", "Hashes", "Lora hashes", "Index", "Batch", "User", "RNG", "Pipeline", "Parser", "Operations",
 		"SDCPP", "Raw prompt", "Raw negative prompt", "Created Date", "Generation time", "Civitai resources", "Civitai metadata",
-		"Step cache", "Guidance interval", "CFG normalization", "CFG truncation", "Mask mode", "Inpaint area", "Masked area padding", "Expand", "Paste back"},
+		"Step cache", "Guidance interval", "CFG normalization", "CFG truncation",
+		"Mask mode", "Inpaint area", "Masked area padding", "Expand", "Paste back"},
 }
 
 // samplers maps samplers of other programs to schedulers, and schedules has the noise schedules that are

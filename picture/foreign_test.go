@@ -200,7 +200,7 @@ var foreign = []struct {
 		"3": {"class_type": "SaveImage", "inputs": {"images": ["1", 0]}}}`,
 		SourceComfyUI,
 		Settings{Generator: "ComfyUI"},
-		"nodes=0 known samplers, none of them certain",
+		"nodes=0 known samplers, not one of them certain",
 	},
 }
 
