@@ -51,6 +51,12 @@ func (o *overlay) FullName(name string) string {
 	return fmt.Sprintf("%s (%s)", o.name, name)
 }
 
+// Generated reports whether a file is none of a folder but a text; see checkpoint.Checkpoint.
+func (o *overlay) Generated(name string) bool {
+	f, own := o.files[name]
+	return own && f.fsys == nil
+}
+
 // fromLower reports whether a path refers to the lower file system.
 func (o *overlay) fromLower(name string) bool {
 	top, _, _ := strings.Cut(name, "/")
