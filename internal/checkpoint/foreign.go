@@ -35,9 +35,9 @@ type foreignWeights struct {
 	instead string
 }
 
-// foreignWeightsList lists the formats, those before others whose tensors they have too. The names are those
-// of bitsandbytes 0.49, diffusers 0.42 and transformers 5, nunchaku 1.2, torchao 0.16, optimum-quanto
-// 0.2, hqq 0.2, EETQ, SDNQ 0.2, DFloat11 0.5, GPTQModel, AutoAWQ, compressed-tensors and ModelOpt.
+// foreignWeightsList lists the formats, those before others whose tensors they have too. The suffixes
+// are the names that the programs give their tensors, mostly as the quantizers of diffusers 0.42 and
+// transformers 5 read them.
 var foreignWeightsList = []foreignWeights{
 	{name: "bitsandbytes NF4", suffix: ".quant_state.bitsandbytes__nf4", instead: in4Bits},
 	{name: "bitsandbytes FP4", suffix: ".quant_state.bitsandbytes__fp4", instead: in4Bits},
@@ -67,8 +67,6 @@ var foreignWeightsList = []foreignWeights{
 	{name: "FP8 with a scale for each row", method: "bfl", suffix: ".weight_scale", several: true, beside: ".weight", instead: in8Bits},
 	{name: "FP8 with five bits of exponent (float8_e5m2)", suffix: ".weight", dtype: F8E5M2, instead: plainly},
 	{name: "transformers' Metal kernels", method: "metal", suffix: ".qbiases", instead: in4Bits},
-	{name: "AQLM", method: "aqlm", suffix: ".codebooks", beside: ".codes", instead: in4Bits},
-	{name: "VPTQ", method: "vptq", suffix: ".centroids.weight", instead: in4Bits},
 	{name: "HIGGS", method: "higgs", suffix: ".tables2", instead: in4Bits},
 	{name: "FP-Quant", method: "fp_quant", suffix: ".dqweight", instead: in4Bits},
 }
@@ -111,7 +109,8 @@ func (c *Checkpoint) foreign(method func() string) error {
 	if name == unknown && method() != "" {
 		name = quote.Text(method())
 	}
-	return fmt.Errorf("%s: %w: quantization %s (tensor %s, %s); %s", t.File, ErrUnsupported, name, quote.Text(shows), t.Type(), found.instead)
+	return fmt.Errorf("%s: %w: quantization %s (tensor %s, %s); %s",
+		t.File, ErrUnsupported, name, quote.Text(shows), t.Type(), found.instead)
 }
 
 // QuantizationMethod returns the quant_method of a config.json of diffusers, transformers or DFloat11,

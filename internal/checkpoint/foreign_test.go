@@ -121,7 +121,8 @@ func TestForeignWeights(t *testing.T) {
 		case c.name == "" && err != nil:
 			t.Errorf("%v: %v, expected no error", c.tensors, err)
 		case c.name == "":
-		case !errors.Is(err, ErrUnsupported), !strings.Contains(err.Error(), "quantization "+c.name), !strings.Contains(err.Error(), "; use "):
+		case !errors.Is(err, ErrUnsupported),
+			!strings.Contains(err.Error(), "quantization "+c.name), !strings.Contains(err.Error(), "; use "):
 			t.Errorf("%v with quant_method %q: %v, expected %s", c.tensors, c.method, err, c.name)
 		}
 	}

@@ -31,8 +31,9 @@ type ZeroFinder struct {
 
 // Check returns an error if a tensor is in a run of zeros that no program writes: one that begins or
 // ends in the middle of a row of a matrix. Zeros that begin and end with rows are left alone: matrices
-// that have not been trained, padding and unused rows of embeddings are meant. Check reads a few bytes of every half a megabyte, which are in the operating system's cache
-// when the tensor was just read, and the runs that it finds.
+// that have not been trained, padding and unused rows of embeddings. Check reads a few bytes of every
+// half a megabyte, which are in the operating system's cache if the tensor was just read, and the runs
+// that it finds.
 func (z *ZeroFinder) Check(t Tensor) error {
 	const step = zeroRun/2 - zeroSample
 	sample := make([]byte, zeroSample)

@@ -51,7 +51,7 @@ func (o *overlay) FullName(name string) string {
 	return fmt.Sprintf("%s (%s)", o.name, name)
 }
 
-// Generated reports whether a file is none of a folder but a text; see checkpoint.Checkpoint.
+// Generated reports whether a file is a text, and not a file of a folder; see checkpoint.Checkpoint.
 func (o *overlay) Generated(name string) bool {
 	f, own := o.files[name]
 	return own && f.fsys == nil

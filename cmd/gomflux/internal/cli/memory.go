@@ -47,7 +47,8 @@ func Unusable(plan *hub.Plan, memory int64) (warnings []string) {
 	}
 	for _, dir := range SortedKeys(plan.Configs) {
 		if method, instead := checkpoint.QuantizationMethod(plan.Configs[dir]); instead != "" {
-			warn("%s/config.json: quantization %s, which this version does not read; %s", path.Join(repo, dir), quote.Printable(method), instead)
+			warn("%s/config.json: quantization %s, which this version does not read; %s",
+				path.Join(repo, dir), quote.Printable(method), instead)
 		}
 	}
 	w := weights{sizes: sizes, quantized: transformer && plan.Index == nil, ofTime: catalog.TimeLayersShare(repo, index.Class)}
