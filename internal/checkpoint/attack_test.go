@@ -46,14 +46,14 @@ var attacks = map[string]string{
 	"empty-inside":      `tensor "z": begins at byte 8 of the data, inside tensor "a"`,
 	"truncated":         `tensor "b": ends at byte 40 of the data, but the file has only 24`,
 	"zip-appended":      "belong to no tensor",
-	"pickle-protocol-2": "it is a pickle, as torch.save wrote, which gomflux does not read because it can run code (load the model with",
+	"pickle-protocol-2": "it is a pickle file, which can run arbitrary code (use a safetensors file",
 	"pickle-protocol-0": "header length is 8391184065724903267 bytes",
 	"pickle-zip":        "it is a zip archive, as torch.save writes (load the model with",
 	"numpy-bomb":        "it is a NumPy file",
 	"hdf5":              "it is an HDF5 file",
-	"gguf-string-1gib":  "it is a GGUF file (load the model with",
-	"gguf-alignment":    "it is a GGUF file (load the model with",
-	"gguf-counts":       "it is a GGUF file (load the model with",
+	"gguf-string-1gib":  "it is a GGUF file (use a safetensors file",
+	"gguf-alignment":    "it is a GGUF file (use a safetensors file",
+	"gguf-counts":       "it is a GGUF file (use a safetensors file",
 }
 
 // TestAttacks opens what was published as an attack, alone and as a shard.

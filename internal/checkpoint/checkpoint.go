@@ -21,7 +21,11 @@ type Checkpoint struct {
 	Files []*File
 	// Tensors has the tensors of all files by name. Tensor.File names the file.
 	Tensors map[string]Tensor
+	// Inferred reports that the component's config was inferred from the tensors.
+	Inferred bool
 }
+
+const configName = "config.json"
 
 // OpenCheckpoint opens and validates the safetensors files of the folder dir of
 // fsys ("." for fsys itself). It looks for files in this order:
@@ -59,7 +63,14 @@ func OpenCheckpoint(fsys fs.FS, dir string) (*Checkpoint, error) {
 		}
 	}
 	if err == nil {
-		err = c.unpack()
+		err = c.unpack(func() string {
+			config, _ := readSmall(fsys, path.Join(dir, configName), maxConfig)
+			method, _ := QuantizationMethod(config)
+			return method
+		})
+	}
+	if generated, ok := fsys.(interface{ Generated(string) bool }); ok {
+		c.Inferred = generated.Generated(path.Join(dir, configName))
 	}
 	if err != nil {
 		c.Close()
@@ -87,9 +98,6 @@ var (
 	shardName = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
 	// A variant of an index is named model.safetensors.index.fp16.json.
 	variantIndex = regexp.MustCompile(`\.safetensors\.index\..+\.json$`)
-	pickle       = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
-	// Formats of weights that gomflux does not read.
-	otherFormats = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|gguf|msgpack|h5|onnx)$`)
 )
 
 // choose returns the index or the single file to read from a folder with these
@@ -118,7 +126,7 @@ func choose(names []string) (string, error) {
 			shards = true
 		case strings.HasSuffix(name, suffix):
 			singles = append(singles, name)
-		case otherFormats.MatchString(name):
+		case FormatNamed(name) != nil:
 			others = append(others, name)
 		}
 	}
@@ -137,17 +145,13 @@ func choose(names []string) (string, error) {
 		return "", fmt.Errorf("found shards but not their index, %s or %s (is the download complete?)",
 			stems[0]+indexSuffix, stems[1]+indexSuffix)
 	case len(others) > 0:
-		return "", fmt.Errorf("no safetensors file, only %s: gomflux does not read pickle and GGUF files (%s)", list(others, 10), convert)
+		return "", fmt.Errorf("no safetensors file, only %s: %v", list(others, 10), FormatNamed(others[0]))
 	case len(names) == 0:
 		return "", errors.New("no safetensors file, the folder is empty (is the download complete?)")
 	}
 	return "", fmt.Errorf("no safetensors file (expected %s or %s), only %s (is the download complete?)",
 		stems[0]+suffix, stems[1]+suffix, list(names, 10))
 }
-
-// IsPickle reports whether a file name is that of a pickle. Loading a pickle can
-// run any code.
-func IsPickle(name string) bool { return pickle.MatchString(name) }
 
 // list joins at most limit names for a message.
 func list(names []string, limit int) string {

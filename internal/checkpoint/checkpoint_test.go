@@ -102,7 +102,7 @@ func TestChoose(t *testing.T) {
 			err: "expected diffusion_pytorch_model.safetensors or model.safetensors), only config.json, model.safetensors.index"},
 		{names: "model-00001-of-00002.safetensors model-00002-of-00002.safetensors", err: "shards but not their index"},
 		{names: "config.json pytorch_model.bin",
-			err: "only pytorch_model.bin: gomflux does not read pickle and GGUF files (load the model with"},
+			err: "only pytorch_model.bin: a pickle file, which can run arbitrary code (use a safetensors file"},
 		{names: "model.PT", err: "save_pretrained(folder, safe_serialization=True)"},
 		{names: "model.ckpt", err: "pickle"},
 		{names: "z-image-Q4_K.gguf", err: "GGUF"},

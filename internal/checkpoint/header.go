@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -102,40 +101,18 @@ func ReadHeader(r io.Reader, limit int64) (*Header, error) {
 
 // headerLength returns the length of a header, of a file's first 8 bytes.
 func headerLength(prefix []byte, most int64) (int64, error) {
-	if hint := foreign(prefix); hint != "" {
-		return 0, fmt.Errorf("not a safetensors file: %s", hint)
+	length, other := binary.LittleEndian.Uint64(prefix), formatOf(prefix)
+	if prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 && length > maxHeader {
+		other = pickle
 	}
-	length := binary.LittleEndian.Uint64(prefix)
+	if other != nil {
+		return 0, fmt.Errorf("not a safetensors file: it is %v", other)
+	}
 	if length > uint64(most) {
 		return 0, fmt.Errorf("header length is %d bytes, expected at most %d: the file is damaged or not a safetensors file",
 			length, most)
 	}
 	return int64(length), nil
-}
-
-// convert is the hint about weights in formats that gomflux does not read.
-const convert = "load the model with diffusers or transformers and save it with save_pretrained(folder, safe_serialization=True)"
-
-// foreign recognises, by the first 8 bytes, other formats that often have the
-// name of a safetensors file.
-func foreign(prefix []byte) string {
-	switch {
-	case bytes.HasPrefix(prefix, []byte("version ")):
-		return "it is a Git LFS pointer (run git lfs pull to get the weights)"
-	case bytes.HasPrefix(prefix, []byte("PK\x03\x04")):
-		return "it is a zip archive, as torch.save writes (" + convert + ")"
-	case prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 && binary.LittleEndian.Uint64(prefix) > maxHeader:
-		return "it is a pickle, as torch.save wrote, which gomflux does not read because it can run code (" + convert + ")"
-	case bytes.HasPrefix(prefix, []byte("GGUF")):
-		return "it is a GGUF file (" + convert + ")"
-	case bytes.HasPrefix(prefix, []byte("\x93NUMPY")):
-		return "it is a NumPy file"
-	case bytes.HasPrefix(prefix, []byte("\x89HDF")):
-		return "it is an HDF5 file, as Keras writes"
-	case bytes.HasPrefix(prefix, []byte("<!")), bytes.HasPrefix(prefix, []byte("<html")):
-		return "it is a web page (the download failed)"
-	}
-	return ""
 }
 
 // parse reads the JSON of the header. tile checks the positions of the tensors.

@@ -146,13 +146,13 @@ func (c packingConfig) rotation(columns int) (int, error) {
 // NewCheckpoint returns a checkpoint of a single file.
 func NewCheckpoint(f *File) (*Checkpoint, error) {
 	c := &Checkpoint{Dir: f.Name, Files: []*File{f}, Tensors: f.Header.Tensors}
-	return c, c.unpack()
+	return c, c.unpack(func() string { return "" })
 }
 
 // unpack gives matrices that ComfyUI has quantized their Packing, and removes the tensors that
 // belong to it. A file has a format for each module, as JSON in the tensor MODULE.comfy_quant or,
-// for all modules, in the metadata.
-func (c *Checkpoint) unpack() error {
+// for all modules, in the metadata. Formats that gomflux does not read are an error; see foreign.
+func (c *Checkpoint) unpack(method func() string) error {
 	configs := map[string]packingConfig{}
 	for _, f := range c.Files {
 		if err := f.packings(configs); err != nil {
@@ -160,7 +160,7 @@ func (c *Checkpoint) unpack() error {
 		}
 	}
 	if len(configs) == 0 {
-		return nil
+		return c.foreign(method)
 	}
 	c.Tensors = maps.Clone(c.Tensors)
 	for _, module := range slices.Sorted(maps.Keys(configs)) {
@@ -171,7 +171,7 @@ func (c *Checkpoint) unpack() error {
 			}
 		}
 	}
-	return nil
+	return c.foreign(method)
 }
 
 // packings reads the formats of a file's modules.

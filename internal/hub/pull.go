@@ -29,6 +29,8 @@ type Plan struct {
 	// Index is the contents of model_index.json. It is nil if the repository has
 	// no such file or if the files were named by the user.
 	Index []byte
+	// Configs are the contents of config.json in folders with weights, if something has to be downloaded.
+	Configs map[string][]byte
 	// Adapter reports whether the files are a LoRA, judging by their names.
 	Adapter bool
 	// Bytes is the size of all files, Here the part that is in the cache.
@@ -48,7 +50,7 @@ func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...str
 	}
 	p := &Plan{Info: info, cache: cache, dir: filepath.Join(cache, folderName(info.Repo))}
 	if i := slices.IndexFunc(info.Files, func(f File) bool { return f.Path == indexName }); i >= 0 && len(names) == 0 {
-		if p.Index, err = c.index(ctx, p, info.Files[i]); err != nil {
+		if p.Index, err = c.small(ctx, p, info.Files[i]); err != nil {
 			return nil, fmt.Errorf("%s: %w", info.Repo, err)
 		}
 	}
@@ -80,11 +82,30 @@ func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...str
 		d := download{blob: p.blob(f)}
 		p.Here += spansOn(d.partName(), d.recordName(), f.Size).bytes()
 	}
+	if len(names) == 0 && !p.Complete() {
+		c.readConfigs(ctx, p)
+	}
 	return p, nil
 }
 
-// index reads model_index.json, from the cache if possible.
-func (c *Client) index(ctx context.Context, p *Plan, f File) ([]byte, error) {
+// readConfigs reads the configs of a plan's components with weights. They are for warnings, so those
+// that cannot be read are left out.
+func (c *Client) readConfigs(ctx context.Context, p *Plan) {
+	p.Configs = map[string][]byte{}
+	for _, f := range p.Files {
+		weights := func(other File) bool {
+			return path.Dir(other.Path) == path.Dir(f.Path) && path.Ext(other.Path) == suffix
+		}
+		if path.Base(f.Path) == "config.json" && slices.ContainsFunc(p.Files, weights) {
+			if data, err := c.small(ctx, p, f); err == nil {
+				p.Configs[path.Dir(f.Path)] = data
+			}
+		}
+	}
+}
+
+// small reads a small file, from the cache if possible.
+func (c *Client) small(ctx context.Context, p *Plan, f File) ([]byte, error) {
 	if data, err := os.ReadFile(p.blob(f)); err == nil && f.check(bytes.NewReader(data)) == nil {
 		return data, nil
 	}

@@ -292,7 +292,13 @@ func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
 		maps.Copy(out.arrays, tensors)
-		out.ends[f.Name] = func(t checkpoint.Tensor) error { return checkEnd(path, f.Header.DataOffset+t.End) }
+		zeros := checkpoint.ZeroFinder{File: f}
+		out.ends[f.Name] = func(t checkpoint.Tensor) error {
+			if err := checkEnd(path, f.Header.DataOffset+t.End); err != nil {
+				return err
+			}
+			return zeros.Check(t)
+		}
 	}
 	return out, nil
 }
@@ -356,8 +362,8 @@ func (f *files) plain(found Found) *mlx.Array {
 	return a
 }
 
-// done checks that the files still had the tensor when it was read, and throws an
-// error if not. It frees arrays that are not needed again.
+// done checks that the files still had the tensor when it was read, and no part of it was lost before,
+// and throws an error if not. It frees arrays that are not needed again.
 func (f *files) done(found Found) {
 	if f.numbers != nil {
 		return

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -632,4 +633,21 @@ func TestLoadOfBadModel(t *testing.T) {
 		mlxtest.Contains(t, p.(string), "dims.0", "int")
 	}()
 	mlx.Do(context.Background(), func() error { return nn.Load(m, ck, nn.LoadOptions{Name: "m"}) })
+}
+
+// TestLoadOfFileWithHole checks that a file of which a part was never written is an error.
+func TestLoadOfFileWithHole(t *testing.T) {
+	const n = 1024
+	values := make([]float32, n*n)
+	for i := range values[:n*n/2+n/2] {
+		values[i] = float32(i%7) - 3.5
+	}
+	ck := open(t, save(t, tensor{name: "a.weight", dtype: "F32", shape: []int{n, n}, values: values}))
+	m := struct {
+		A *nn.Linear `w:"a"`
+	}{nn.NewLinear(n, n, false)}
+	err := mlx.Do(t.Context(), func() error { return nn.Load(&m, ck, nn.LoadOptions{Name: "x", Dtype: mlx.Float32}) })
+	if !errors.Is(err, checkpoint.ErrDamaged) {
+		t.Errorf("%v, expected a damaged file", err)
+	}
 }

@@ -84,7 +84,7 @@ func Match(model any, ck *checkpoint.Checkpoint, o LoadOptions) ([]Found, *Misma
 }
 
 func match(params []Parameter, ck *checkpoint.Checkpoint, o LoadOptions) ([]Found, *MismatchError) {
-	m := &matcher{ck: ck, o: o, used: map[string]bool{}, MismatchError: MismatchError{Name: o.Name, Dir: ck.Dir}}
+	m := &matcher{ck: ck, o: o, used: map[string]bool{}, MismatchError: MismatchError{Name: o.Name, Dir: ck.Dir, Inferred: ck.Inferred}}
 	found := make([]Found, len(params))
 	for i, p := range params {
 		found[i] = m.match(p)
@@ -148,11 +148,7 @@ func (m *matcher) match(p Parameter) (f Found) {
 			m.misshapen(*s, "one number, F32")
 		}
 	case !t.Dtype.IsWeight():
-		why := fmt.Sprintf(", expected F32, F16 or BF16, found %s in %s", t.Dtype, t.File)
-		if t.Dtype == checkpoint.I8 {
-			why += " without the tensor comfy_quant, which has the format in ComfyUI's files"
-		}
-		m.Mistyped = append(m.Mistyped, Misfit{t.Name, why})
+		m.Mistyped = append(m.Mistyped, Misfit{t.Name, fmt.Sprintf(", expected F32, F16 or BF16, found %s in %s", t.Dtype, t.File)})
 	}
 	if !slices.Equal(t.Shape, p.shape) {
 		m.misshapen(*t, fmt.Sprint(p.shape))
@@ -242,6 +238,7 @@ func (m Misfit) String() string { return m.Name + m.Why }
 // model its config describes.
 type MismatchError struct {
 	Name, Dir                                string
+	Inferred                                 bool // whether the config was inferred from the tensors
 	Missing, Unexpected, Misshapen, Mistyped []Misfit
 }
 
@@ -249,9 +246,18 @@ func (e *MismatchError) empty() bool {
 	return len(e.Missing)+len(e.Unexpected)+len(e.Misshapen)+len(e.Mistyped) == 0
 }
 
+// Title returns the first line of the error.
+func (e *MismatchError) Title() string {
+	describes := "its config describes"
+	if e.Inferred {
+		describes = "was inferred from their names and shapes"
+	}
+	return fmt.Sprintf("the tensors in %s do not match the %s that %s:", e.Dir, e.Name, describes)
+}
+
 func (e *MismatchError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "the tensors in %s do not match the %s that its config describes:", e.Dir, e.Name)
+	b.WriteString(e.Title())
 	for _, group := range []struct {
 		what  string
 		lines []Misfit

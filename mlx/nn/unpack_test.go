@@ -117,18 +117,3 @@ func TestUnpackMemory(t *testing.T) {
 		nn.Free(&m)
 	})
 }
-
-// TestInt8WithoutFormat checks the error about a file of integers that does not tell its format.
-func TestInt8WithoutFormat(t *testing.T) {
-	ck := open(t, save(t,
-		tensor{name: "a.weight", dtype: "I8", shape: []int{2, 2}, raw: make([]byte, 4)},
-		tensor{name: "a.weight_scale", dtype: "F32", shape: []int{2, 1}, values: []float32{1, 1}}))
-	_, mismatch := nn.Match(&struct {
-		A *nn.Linear `w:"a"`
-	}{nn.NewLinear(2, 2, false)}, ck, nn.LoadOptions{Name: "x"})
-	if mismatch == nil {
-		t.Fatal("integers of an unknown format fit")
-	}
-	mlxtest.Contains(t, mismatch.Error(), "wrong dtype: a.weight, expected F32, F16 or BF16, found I8 in ",
-		" without the tensor comfy_quant, ")
-}

@@ -61,6 +61,8 @@ func (s *Source) complete(parts map[string]*bareComponent, baseName string) erro
 	var x index.Index
 	if b.local != nil {
 		o.lower = b.local.FS
+	}
+	if b.preset == nil {
 		x, err = b.local.Index()
 	} else {
 		x, err = o.writePublished(b.preset, parts)
@@ -112,9 +114,9 @@ func (b *base) configFor(dir string, part *bareComponent) (map[string]any, error
 		}
 	} else {
 		maps.Copy(config, part.inferred.Published)
-		if dir == component.Transformers {
-			maps.Copy(config, b.preset.Transformer)
-		}
+	}
+	if b.preset != nil && dir == component.Transformers {
+		maps.Copy(config, b.preset.Transformer)
 	}
 	if dir == component.Transformers || dir == component.Autoencoders {
 		config["_class_name"] = part.class

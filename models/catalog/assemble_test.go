@@ -50,6 +50,9 @@ func checkWhole(t *testing.T, s *Source) {
 		if _, mismatch := c.Match(ck); mismatch != nil {
 			t.Error(mismatch)
 		}
+		if name := checkpoint.FullName(s.FS, c.Dir+"/config.json"); ck.Inferred != strings.Contains(name, "inferred") {
+			t.Errorf("%s: inferred is %v", name, ck.Inferred)
+		}
 		ck.Close()
 	}
 }

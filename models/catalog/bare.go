@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -76,7 +77,7 @@ func componentsOfFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 	case err != nil || len(dirs) == 0:
 		return nil, err
 	case dirs[0] == ".":
-		return transformerFolder(fsys), nil
+		return transformerFolder(fsys)
 	case !slices.Contains(dirs, component.Transformers):
 		return nil, nil
 	}
@@ -136,16 +137,25 @@ func fromRoot(fsys fs.FS, name string) fs.FS {
 }
 
 // transformerFolder returns the transformer whose own folder this is, nil if it is not
-// a transformer's.
-func transformerFolder(fsys fs.FS) map[string]*bareComponent {
+// a transformer's. The error is about weights in a format that is not supported.
+func transformerFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 	part, err := readComponent(fsys, ".")
+	if err == nil && part.class == "" { // such as of DFloat11
+		var ck *checkpoint.Checkpoint
+		if ck, err = checkpoint.OpenCheckpoint(fsys, "."); err == nil {
+			ck.Close()
+		}
+	}
+	if errors.Is(err, checkpoint.ErrUnsupported) {
+		return nil, err
+	}
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	if class := component.Find(part.class); class == nil || class.Role != component.Transformer {
-		return nil
+		return nil, nil
 	}
-	return map[string]*bareComponent{component.Transformers: part}
+	return map[string]*bareComponent{component.Transformers: part}, nil
 }
 
 // readComponent reads the component with weights in a folder.

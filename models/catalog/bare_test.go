@@ -23,6 +23,9 @@ func TestNoModel(t *testing.T) {
 			list[key] = tensor
 		}
 		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
 		modeltest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": list})
 		return path
 	}
@@ -46,10 +49,13 @@ func TestNoModel(t *testing.T) {
 		file("long.safetensors", strings.Repeat("x", 1000)): {strings.Repeat("x", 90) + "", "…"},
 		vae:                       {"expected a transformer", "vae (AutoencoderKL)"},
 		raw("model.gguf", "GGUF"): {"GGUF", "safetensors", "--quantize"},
-		raw("model-00001-of-00003.safetensors", ""): {"several", "folder"},
-		raw("model.ckpt", "PK\x03\x04"):             {"pickle", "safetensors"},
-		raw("empty.safetensors", ""):                {"empty.safetensors", "not a safetensors file"},
-		raw("pickle.safetensors", "\x80\x02"):       {"pickle.safetensors"},
+		raw("model.onnx", "x"):    {"ONNX", "safetensors"},
+		file("nf4.safetensors", "img_in.weight.quant_state.bitsandbytes__nf4"):  {"bitsandbytes NF4", "--quantize 4"},
+		file("df11/model.safetensors", "transformer_blocks.0.encoded_exponent"): {"DFloat11", "bfloat16"},
+		raw("model-00001-of-00003.safetensors", ""):                             {"several", "folder"},
+		raw("model.ckpt", "PK\x03\x04"):                                         {"pickle", "safetensors"},
+		raw("empty.safetensors", ""):                                            {"empty.safetensors", "not a safetensors file"},
+		raw("pickle.safetensors", "\x80\x02"):                                   {"pickle.safetensors"},
 	} {
 		_, err := Find(path)
 		if err == nil {

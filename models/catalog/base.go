@@ -17,22 +17,22 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// A base is the base model that completes components: a model on this machine, or a
-// published model none of whose files are needed.
+// A base is the base model that completes components: a model on this machine, or a published
+// model of which only configs are needed, or components that another model on this machine has.
 type base struct {
-	local  *Source // nil for a published model
-	preset *Preset // nil for a model on this machine
+	local  *Source // has the components that are needed; nil if no files are needed
+	preset *Preset // has the configs; nil if local has them
 }
 
 func (b *base) name() string {
-	if b.local != nil {
+	if b.preset == nil {
 		return b.local.Name
 	}
 	return b.preset.Name
 }
 
 func (b *base) defaults() *family.Defaults {
-	if b.local != nil {
+	if b.preset == nil {
 		return b.local.Defaults
 	}
 	return &b.preset.Defaults
@@ -41,7 +41,7 @@ func (b *base) defaults() *family.Defaults {
 // configs describes, for messages, where config values come from that tensor shapes
 // do not determine.
 func (b *base) configs() string {
-	if b.local != nil {
+	if b.preset == nil {
 		return "the config of " + b.local.Name
 	}
 	return "published values of " + b.preset.Name
@@ -58,6 +58,11 @@ func (s *Source) baseOf(parts map[string]*bareComponent, name string) (*base, er
 		return &base{preset: &preset}, nil
 	}
 	local, err := locate(name)
+	if err != nil && known {
+		if other := findSharing(&preset); other != nil {
+			return &base{local: other, preset: &preset}, nil
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: base model: %w", s.Folder, err)
 	}
@@ -84,12 +89,17 @@ func (s *Source) guessBase(parts map[string]*bareComponent) (*base, error) {
 		if isComplete(parts, preset) {
 			complete = append(complete, preset)
 		}
-		if folder, err := hub.Find(preset.Repo, ""); err == nil && index.Exists(os.DirFS(folder)) {
+		if isCached(preset) {
 			cached = append(cached, preset)
 		}
 	}
+	var sharing *Source
 	if len(complete) == len(candidates) {
 		cached = complete
+	} else if len(cached) == 0 {
+		if sharing = findSharing(candidates[0]); sharing != nil {
+			cached = candidates
+		}
 	}
 	switch {
 	case len(cached) == 0:
@@ -100,9 +110,44 @@ func (s *Source) guessBase(parts map[string]*bareComponent) (*base, error) {
 			what, strings.Join(names, ", "))
 	case len(complete) == len(candidates):
 		return &base{preset: cached[0]}, nil
+	case sharing != nil:
+		return &base{local: sharing, preset: cached[0]}, nil
 	}
 	local, err := locate(cached[0].Repo)
 	return &base{local: local}, err
+}
+
+// isCached reports whether a published model is in the Hugging Face cache.
+func isCached(preset *Preset) bool {
+	folder, err := hub.Find(preset.Repo, "")
+	return err == nil && index.Exists(os.DirFS(folder))
+}
+
+// findSharing returns a model in the Hugging Face cache that has the same components as a published
+// model except for the transformer, nil if there is no such model.
+func findSharing(preset *Preset) *Source {
+	for i := range Presets {
+		if other := &Presets[i]; shares(preset, other) && isCached(other) {
+			if s, err := locate(other.Repo); err == nil {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// shares reports whether other has all components of a model except for those that a single file or
+// published configs replace: published models of a family with the same configs have the same text
+// encoders, tokenizers and autoencoder.
+func shares(preset, other *Preset) bool {
+	members := family.Find(other.Class).Components
+	lacks := func(m family.Member) bool {
+		replaced := m.Class.Role == component.Transformer || m.Class.Role == component.Scheduler ||
+			m.Class.Role == component.Processor && !m.Class.Tokenizes()
+		same := func(o family.Member) bool { return o.Folder == m.Folder && o.Class == m.Class }
+		return !replaced && !slices.ContainsFunc(members, same)
+	}
+	return reflect.DeepEqual(preset.Configs, other.Configs) && !slices.ContainsFunc(family.Find(preset.Class).Components, lacks)
 }
 
 // isComplete reports whether components need nothing but published configs to be a

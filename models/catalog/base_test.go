@@ -57,7 +57,7 @@ func TestBase(t *testing.T) {
 
 	fail(file, "", errs.ErrNotFound, file, "FluxTransformer2DModel", "gomflux pull flux1-dev", "--base-model")
 	place("black-forest-labs/FLUX.1-schnell", "flux1-schnell-ordinary")
-	fail(file, "", errs.ErrNotFound, "gomflux pull flux1-dev")
+	find(file, "flux1-dev") // with the text encoders and autoencoder of FLUX.1-schnell
 	place("black-forest-labs/FLUX.1-Krea-dev", "flux1-dev-small")
 	find(file, "black-forest-labs/FLUX.1-Krea-dev") // the only one with guidance
 	find(write("tuned-s.safetensors", "flux1-schnell-ordinary"), "black-forest-labs/FLUX.1-schnell")
@@ -76,6 +76,18 @@ func TestBase(t *testing.T) {
 	turbo := write("z_image_turbo_bf16.safetensors", "zimage-ordinary")
 	place("Tongyi-MAI/Z-Image-Turbo", "zimage-ordinary")
 	find(tuned, "Tongyi-MAI/Z-Image-Turbo")
+	likeOther := write("z_image_tuned.safetensors", "zimage-ordinary")
+	find(likeOther, "z-image") // with the text encoder and autoencoder of Z-Image-Turbo
+	if s, err := FindWith(likeOther, "z-image"); err != nil || s.Base != "z-image" {
+		t.Errorf("%+v, %v", s, err)
+	} else {
+		checkWhole(t, s)
+		var config map[string]any
+		if err := checkpoint.ReadJSON(s.FS, "scheduler/scheduler_config.json", &config); err != nil || config["shift"] != 6.0 {
+			t.Errorf("scheduler %v, %v, expected that of Z-Image", config, err)
+		}
+	}
+	fail(likeOther, "qwen-image", errs.ErrNotFound, "pull Qwen/Qwen-Image")
 	place("Tongyi-MAI/Z-Image", "zimage-ordinary")
 	fail(tuned, "", errs.ErrRequest, "z-image-turbo, z-image", "--base-model")
 	find(turbo, "Tongyi-MAI/Z-Image-Turbo")
@@ -138,7 +150,12 @@ func TestFileNames(t *testing.T) {
 		t.Helper()
 		for name, repo := range files {
 			s, err := Find(file(name))
-			if folder := filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--")); !exists(folder) {
+			folder := filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--"))
+			if others, _ := os.ReadDir(cache); !exists(folder) && len(others) > 0 {
+				if err != nil || s.Base != presetName(t, repo) { // with the other one's text encoders and autoencoder
+					t.Errorf("%s: %+v, %v, expected base %s", name, s, err, repo)
+				}
+			} else if !exists(folder) {
 				if !errors.Is(err, errs.ErrNotFound) || !strings.Contains(err.Error(), "gomflux pull "+presetName(t, repo)) {
 					t.Errorf("%s: %v, expected a hint to pull %s", name, err, repo)
 				}

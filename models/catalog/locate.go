@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -95,20 +96,14 @@ func snapshotOf(found, file string) string {
 // openSource opens a folder, or the folder of a safetensors file.
 func openSource(name string) (fs.FS, error) {
 	info, err := os.Stat(name)
-	if err != nil || !info.Mode().IsRegular() {
-		return checkpoint.OpenFolder(name)
-	}
+	other := checkpoint.FormatNamed(name)
 	switch ext := strings.ToLower(filepath.Ext(name)); {
+	case err != nil, other == nil && !info.Mode().IsRegular():
 	case ext == safetensors || ext == ".sft":
 		dir, _ := filepath.Split(name)
 		return checkpoint.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}, nil
-	case ext == ".gguf":
-		return nil, fmt.Errorf("%w: %s: GGUF file: use a safetensors file of the same model, with --quantize "+
-			"(MLX cannot read the GGUF quantizations Q3_K, Q5_0, Q5_1, Q5_K and IQ, and reads most others only as float16 and all at once)",
-			errs.ErrUnsupported, name)
-	case checkpoint.IsPickle(name):
-		return nil, fmt.Errorf("%w: %s: pickle file, which can run arbitrary code: use a safetensors file of the same model",
-			errs.ErrUnsupported, name)
+	case other != nil && (info.Mode().IsRegular() || slices.Contains([]string{".mlpackage", ".mlmodelc"}, ext)):
+		return nil, fmt.Errorf("%w: %s: %v", errs.ErrUnsupported, name, other)
 	}
 	return checkpoint.OpenFolder(name)
 }

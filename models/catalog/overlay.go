@@ -51,6 +51,12 @@ func (o *overlay) FullName(name string) string {
 	return fmt.Sprintf("%s (%s)", o.name, name)
 }
 
+// Generated reports whether a file is a text, and not a file of a folder; see checkpoint.Checkpoint.
+func (o *overlay) Generated(name string) bool {
+	f, own := o.files[name]
+	return own && f.fsys == nil
+}
+
 // fromLower reports whether a path refers to the lower file system.
 func (o *overlay) fromLower(name string) bool {
 	top, _, _ := strings.Cut(name, "/")

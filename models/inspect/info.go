@@ -170,7 +170,7 @@ func (i *inspection) component(c component.Component) error {
 			parts = append(parts, fmt.Sprintf("%d %s (such as %s)", n, part.what, part.misfits[0].Name))
 		}
 	}
-	return fmt.Errorf("the tensors in %s do not match the %s that its config describes: %s", m.Dir, m.Name, strings.Join(parts, ", "))
+	return fmt.Errorf("%s %s", m.Title(), strings.Join(parts, ", "))
 }
 
 // most returns the one of several quantizations that most layers have, "" if no layer has any.

@@ -108,7 +108,7 @@ func TestModel(t *testing.T) {
 		"pickles": {damage: func(t *testing.T) {
 			remove("vae/diffusion_pytorch_model.safetensors")(t)
 			write("vae/diffusion_pytorch_model.bin", "")(t)
-		}, incomplete: []string{"only diffusion_pytorch_model.bin: gomflux does not read pickle"}},
+		}, incomplete: []string{"only diffusion_pytorch_model.bin: a pickle file"}},
 		"all at once": {damage: func(t *testing.T) {
 			remove("vae", shard)(t)
 			cut("text_encoder/model-00001-of-00002.safetensors", 20000)(t)

@@ -110,7 +110,11 @@ func OpenWeightsFile(path string) (*Weights, error) {
 		return nil, err
 	}
 	c := &ComponentWeights{Name: name, ck: &checkpoint.Checkpoint{Dir: path, Files: []*checkpoint.File{f}, Tensors: f.Header.Tensors}}
-	c.listTensors(expectation{unknown: errors.New("there is no config for a single file")})
+	e := expectation{unknown: errors.New("there is no config for a single file")}
+	if _, err := checkpoint.NewCheckpoint(f); err != nil {
+		e = expectation{unknown: err, damaged: true}
+	}
+	c.listTensors(e)
 	return &Weights{Components: []*ComponentWeights{c}}, nil
 }
 

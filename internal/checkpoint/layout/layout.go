@@ -113,7 +113,9 @@ func (t *Table) Matches(ck *checkpoint.Checkpoint) (prefix string, ok bool) {
 }
 
 func (t *Table) view(ck *checkpoint.Checkpoint, prefix string, shapes map[string][]int) (*checkpoint.Checkpoint, error) {
-	view := &checkpoint.Checkpoint{Dir: ck.Dir, Files: ck.Files, Tensors: make(map[string]checkpoint.Tensor, len(ck.Tensors))}
+	view := &checkpoint.Checkpoint{
+		Dir: ck.Dir, Files: ck.Files, Tensors: make(map[string]checkpoint.Tensor, len(ck.Tensors)), Inferred: ck.Inferred,
+	}
 	for _, stored := range slices.Sorted(maps.Keys(ck.Tensors)) {
 		other, ok := strings.CutPrefix(stored, prefix)
 		if !ok || isIgnored(stored) {

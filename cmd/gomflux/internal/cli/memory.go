@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
@@ -42,6 +43,12 @@ func Unusable(plan *hub.Plan, memory int64) (warnings []string) {
 		warn("%s has no model_index.json: it is not a pipeline in the diffusers layout", repo)
 	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && family.Find(index.Class) == nil:
 		warn("%s is a %s, which this version cannot run", repo, quote.Printable(index.Class))
+	}
+	for _, dir := range SortedKeys(plan.Configs) {
+		if method, instead := checkpoint.QuantizationMethod(plan.Configs[dir]); instead != "" {
+			warn("%s/config.json: quantization %s, which this version does not read; %s",
+				path.Join(repo, dir), quote.Printable(method), instead)
+		}
 	}
 	w := weights{sizes: sizes, quantized: transformer && plan.Index == nil, ofTime: catalog.TimeLayersShare(repo, index.Class)}
 	if text := w.fitWarning(memory); text != "" {

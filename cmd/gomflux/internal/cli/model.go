@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/lora"
@@ -179,7 +180,8 @@ func ModelError(err error) error {
 	// package parity returns the engine's errors, which gomflux's wrap
 	_, unfit := errors.AsType[*lora.Error](err)
 	e, ok := errors.AsType[*models.NotFiniteError](err)
-	if unfit || ok && e.Damaged() || errors.Is(err, gomflux.ErrNotFound) || errors.Is(err, gomflux.ErrUnsupported) {
+	damaged := ok && e.Damaged() || errors.Is(err, checkpoint.ErrDamaged)
+	if unfit || damaged || errors.Is(err, gomflux.ErrNotFound) || errors.Is(err, gomflux.ErrUnsupported) {
 		return Coded(ExitModel, err)
 	}
 	return err

@@ -27,7 +27,9 @@ prints the number of elements, dtypes, size, smallest and largest value, and the
 range of the tensors' standard deviations; with --all also each tensor. MODEL is
 a model as --model takes it, any folder with safetensors files or with folders
 of them, or a safetensors file. Tensors are read in small pieces, and MLX is not
-needed. Elements of quantized matrices are counted as packed words, and their
+needed. A safetensors file is checked by itself, without a config; with
+--base-model it is checked as a part of the model that --model FILE uses.
+Elements of quantized matrices are counted as packed words, and their
 values are not checked; --against dequantizes them.
 
 ERRORS AND WARNINGS
@@ -141,6 +143,7 @@ func (o *inspectOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.against, "against", "", "compare with another `model`")
 	f.Var(&o.tolerance, "tolerance", "largest relative error of a tensor with --against (default: 0, equal)")
 	f.BoolVar(&o.loaded, "loaded", false, "load the model and print its parameters as they are in memory")
+	cli.AddBaseModel(f, &o.Base)
 	o.AddCompute(f)
 	o.AddJSON(f, "a JSON object")
 }
@@ -178,7 +181,7 @@ func (o *inspectOptions) run(ctx context.Context, out *ui.Output, name string) e
 	if o.loaded {
 		return o.inspectLoaded(ctx, out, progress, name)
 	}
-	model, err := o.openWeights(name)
+	model, err := o.openWeights(name, o.Base)
 	if err != nil {
 		return err
 	}
@@ -207,10 +210,10 @@ type openWeights struct {
 }
 
 // open opens the weights of a model or of a safetensors file.
-func (o *inspectOptions) openWeights(name string) (*openWeights, error) {
-	model, err := openModelWeights(name)
+func (o *inspectOptions) openWeights(name, base string) (*openWeights, error) {
+	model, err := openModelWeights(name, base)
 	if err != nil {
-		return nil, cli.Coded(cli.ExitModel, err)
+		return nil, cli.Coded(cli.ExitModel, cli.ModelError(err))
 	}
 	if o.component == "" {
 		return model, nil
@@ -225,13 +228,13 @@ func (o *inspectOptions) openWeights(name string) (*openWeights, error) {
 	return model, nil
 }
 
-func openModelWeights(name string) (*openWeights, error) {
+func openModelWeights(name, base string) (*openWeights, error) {
 	file := catalog.ExpandHome(name)
-	if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+	if info, err := os.Stat(file); err == nil && base == "" && info.Mode().IsRegular() {
 		w, err := inspect.OpenWeightsFile(file)
 		return &openWeights{w, name, file}, err
 	}
-	source, err := gomflux.Find(name)
+	source, err := gomflux.FindWith(name, base)
 	if err != nil {
 		return nil, err
 	}

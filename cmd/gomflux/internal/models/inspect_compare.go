@@ -61,7 +61,7 @@ type (
 
 // compare compares a model with that of --against.
 func (o *inspectOptions) compare(ctx context.Context, out *ui.Output, progress *ui.Progress, model *openWeights) error {
-	other, err := o.openWeights(o.against)
+	other, err := o.openWeights(o.against, "")
 	if err != nil {
 		return err
 	}

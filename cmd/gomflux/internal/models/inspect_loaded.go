@@ -49,7 +49,7 @@ type (
 
 // inspectLoaded loads a model twice and prints its parameters.
 func (o *inspectOptions) inspectLoaded(ctx context.Context, out *ui.Output, progress *ui.Progress, name string) error {
-	source, err := gomflux.Find(name)
+	source, err := gomflux.FindWith(name, o.Base)
 	if err != nil {
 		return cli.Coded(cli.ExitModel, err)
 	}
