@@ -85,8 +85,10 @@ func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...str
 
 // index reads model_index.json, from the cache if possible.
 func (c *Client) index(ctx context.Context, p *Plan, f File) ([]byte, error) {
-	if data, err := os.ReadFile(p.blob(f)); err == nil && f.check(bytes.NewReader(data)) == nil {
-		return data, nil
+	for _, path := range []string{p.blob(f), p.entry(f)} {
+		if data, err := os.ReadFile(path); err == nil && f.check(bytes.NewReader(data)) == nil {
+			return data, nil
+		}
 	}
 	return c.fetchSmall(ctx, p.Info, f)
 }

@@ -78,7 +78,8 @@ func Start(repo string, files map[string][]byte) (h *Hub, stop func()) {
 	}
 	main := httptest.NewServer(http.HandlerFunc(h.serveHub))
 	store := httptest.NewServer(http.HandlerFunc(h.serveStore))
-	h.Set(func() { h.URL, h.store = main.URL, store.URL })
+	// to some versions of huggingface_hub another port is not another host
+	h.Set(func() { h.URL, h.store = main.URL, strings.Replace(store.URL, "127.0.0.1", "localhost", 1) })
 	return h, func() {
 		main.CloseClientConnections()
 		store.CloseClientConnections()
