@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -39,6 +40,8 @@ type Client struct {
 	Token string
 	// UserAgent is sent in the header of that name.
 	UserAgent string
+	// Waiting, if not nil, is told how long the hub asks to wait.
+	Waiting func(time.Duration)
 
 	once sync.Once
 	http *retryablehttp.Client
@@ -46,6 +49,8 @@ type Client struct {
 	stall time.Duration
 	// waitMin is the pause before the first retry, waitMax the longest pause.
 	waitMin, waitMax time.Duration
+	// told is when a wait ends that Waiting was told of, in nanoseconds since 1970.
+	told atomic.Int64
 }
 
 const (
@@ -177,6 +182,10 @@ func (c *Client) newHTTP() *retryablehttp.Client {
 	}
 	r.Backoff = func(least, most time.Duration, attempt int, resp *http.Response) time.Duration {
 		if wait := askedToWait(resp); wait > 0 {
+			now, until := time.Now(), c.told.Load() // connections wait together
+			if until <= now.UnixNano() && c.told.CompareAndSwap(until, now.Add(wait).UnixNano()) && c.Waiting != nil {
+				c.Waiting(wait)
+			}
 			return wait
 		}
 		return retryablehttp.DefaultBackoff(least, most, attempt, resp)

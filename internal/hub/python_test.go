@@ -75,7 +75,8 @@ print(i.sha, i.gated, i.card_data.license, len(i.siblings), [s.size for s in i.s
 print(*(f.path for f in list_repo_tree(repo)))
 print(*(f.path for f in list_repo_tree(repo, "vae")))`,
 			"README.md assets assets/teaser.png model_index.json single.safetensors transformer transformer/config.json " +
-				"transformer/diffusion_pytorch_model.bin " + weight + " vae vae/config.json vae/diffusion_pytorch_model.safetensors vae/empty.txt\n" +
+				"transformer/diffusion_pytorch_model.bin " + weight +
+				" vae vae/config.json vae/diffusion_pytorch_model.safetensors vae/empty.txt\n" +
 				"README.md assets model_index.json single.safetensors transformer vae\n" +
 				"vae/config.json vae/diffusion_pytorch_model.safetensors vae/empty.txt\n", "", ""},
 		{"downloads files", nothing, "", `print(open(hf_hub_download(repo, "vae/config.json")).read())
@@ -121,7 +122,8 @@ scan()`, all + "True\n" + scanned(repo, " main"), repo, ""},
 		{"notes what is not there", nothing, "", `names(get()); fails(hf_hub_download, repo, "adapter_config.json"); scan()
 print(file_download.try_to_load_from_cache(repo, "adapter_config.json") is file_download._CACHED_NO_EXIST)`,
 			all + "EntryNotFoundError 404\n" + scanned(repo, " main") + "True\n", repo, ""},
-		{"knows no revision", nothing, "", `fails(model_info, repo, revision="nope"); fails(hf_hub_download, repo, "README.md", revision="nope")`,
+		{"knows no revision", nothing, "",
+			`fails(model_info, repo, revision="nope"); fails(hf_hub_download, repo, "README.md", revision="nope")`,
 			"RevisionNotFoundError 404\nRevisionNotFoundError 404\n", "", ""},
 		{"knows no repository", nothing, "", `fails(model_info, "me/nope"); fails(model_info, "me/nope", token="other")`,
 			"RepositoryNotFoundError 401\nRepositoryNotFoundError 404\n", "", ""},

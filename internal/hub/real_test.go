@@ -107,6 +107,26 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
+// TestWaiting checks that a wait is told once, and is over at its end.
+func TestWaiting(t *testing.T) {
+	newCache(t)
+	h := hubtest.New(t, repo, pipeline())
+	h.Fault = func(host, path string, n int, w http.ResponseWriter, r *http.Request) bool {
+		if n > 0 || host != "hub" || path != "README.md" && path != weight { // two at once
+			return false
+		}
+		w.Header().Set("RateLimit", `"resolvers";r=0;t=0`)
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	}
+	c := fast(t, h)
+	var told []time.Duration
+	c.Waiting = func(wait time.Duration) { told = append(told, wait) }
+	if _, err := pull(t.Context(), c, ""); err != nil || !slices.Equal(told, []time.Duration{time.Second}) {
+		t.Errorf("told %v, %v", told, err)
+	}
+}
+
 func TestAskedToWait(t *testing.T) {
 	for _, test := range []struct {
 		status            int

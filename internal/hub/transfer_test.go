@@ -480,7 +480,8 @@ func TestRefused(t *testing.T) {
 		change                      func(h *hubtest.Hub)
 		want                        string
 	}{
-		{"gated", repo, "", "", nothing, "is gated (accept its conditions at URL/me/mine; set HF_TOKEN to your token from URL/settings/tokens)"},
+		{"gated", repo, "", "", nothing,
+			"is gated (accept its conditions at URL/me/mine; set HF_TOKEN to your token from URL/settings/tokens)"},
 		{"gated, and no token may be sent", repo, "", "forbidden", nothing, "HF_HUB_DISABLE_IMPLICIT_TOKEN forbids to send your token"},
 		{"gated with another's token", repo, "", "other", nothing,
 			"is gated (accept its conditions at URL/me/mine; the account of the token that was sent has no access)"},
@@ -489,9 +490,11 @@ func TestRefused(t *testing.T) {
 		{"no repository", "me/nope", "", "", nothing, "me/nope: not available from the hub: the repository does not exist"},
 		{"no repository, with a token", "me/nope", "", "secret", nothing,
 			"the repository does not exist, or it is private or gated (if so, see URL/me/nope, and the account of the token"},
-		{"private", repo, "", "", private, "the repository does not exist, or it is private or gated (if so, see URL/me/mine, and set HF_TOKEN"},
+		{"private", repo, "", "", private,
+			"the repository does not exist, or it is private or gated (if so, see URL/me/mine, and set HF_TOKEN"},
 		{"private, with another's token", repo, "", "other", private, "and the account of the token that was sent has no access)"},
-		{"a token that the hub does not know", repo, "", "unknown", nothing, "the token that was sent is not valid (set HF_TOKEN to one from"},
+		{"a token that the hub does not know", repo, "", "unknown", nothing,
+			"the token that was sent is not valid (set HF_TOKEN to one from"},
 		{"disabled", repo, "", "secret", func(h *hubtest.Hub) { h.Disabled = true }, "the hub has disabled access to the repository"},
 	}
 	for _, test := range tests {
@@ -546,7 +549,8 @@ func TestTokenStays(t *testing.T) {
 	c := &Client{}
 	for address, stays := range map[string]bool{
 		"https://hub.example/y": true, "https://cdn.hub.example/y": false, "https://hub.example:8443/y": false, "https://example/y": false,
-		"https://huggingface.co/y": true, "https://hf.co/y": true, "https://cdn.huggingface.co/y": false, "https://huggingface.co.example": false,
+		"https://huggingface.co/y": true, "https://hf.co/y": true, "https://cdn.huggingface.co/y": false,
+		"https://huggingface.co.example": false,
 	} {
 		for _, sent := range []bool{true, false} {
 			from, _ := http.NewRequest("GET", "https://hub.example/x", nil)
@@ -558,8 +562,9 @@ func TestTokenStays(t *testing.T) {
 			if from.Header.Set("Authorization", "Bearer x"); sent {
 				last = from
 			}
-			if err := c.checkRedirect(to, []*http.Request{from, last}); err != nil || (to.Header.Get("Authorization") != "") != (stays && sent) {
-				t.Errorf("%s: %v, %v", address, to.Header, err)
+			err = c.checkRedirect(to, []*http.Request{from, last})
+			if got := to.Header.Get("Authorization"); err != nil || (got != "") != (stays && sent) {
+				t.Errorf("%s: %q, %v", address, got, err)
 			}
 		}
 	}
