@@ -14,7 +14,7 @@ import (
 // that are gone, and HASH.lock is locked by who changes them.
 var (
 	sharedMarker = filepath.Join("blobs", ".huggingface-shared-blobs") // without it the folder is somebody else's
-	sharedBlob   = regexp.MustCompile(`^blobs/([0-9a-f]{2})/[0-9a-f]{64}$`)
+	sharedBlob   = regexp.MustCompile(`^blobs/[0-9a-f]{2}/[0-9a-f]{64}$`)
 )
 
 // sharedBy returns the shared file that a repository's blob links to, or "".
@@ -27,8 +27,7 @@ func sharedBy(cache, blob string) string {
 		target = filepath.Join(filepath.Dir(blob), target)
 	}
 	name, err := filepath.Rel(cache, target)
-	m := sharedBlob.FindStringSubmatch(filepath.ToSlash(name))
-	if err != nil || m == nil || !strings.HasPrefix(filepath.Base(name), m[1]) {
+	if err != nil || !sharedBlob.MatchString(filepath.ToSlash(name)) {
 		return ""
 	}
 	if info, err := os.Lstat(target); err != nil || !info.Mode().IsRegular() {
