@@ -1,11 +1,14 @@
 package hub
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Newer versions of huggingface_hub keep the contents of files in Xet storage once
@@ -44,7 +47,11 @@ func links(cache, shared string) (blobs []string, ok bool) {
 	}
 	for line := range strings.Lines(string(list)) {
 		name := filepath.FromSlash(strings.TrimRight(line, "\r\n"))
-		if blob := filepath.Join(cache, name); filepath.IsLocal(name) && sharedBy(cache, blob) == shared {
+		blob := filepath.Join(cache, name)
+		if _, err := os.Lstat(blob); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return nil, false // in another user's folder
+		}
+		if filepath.IsLocal(name) && sharedBy(cache, blob) == shared {
 			blobs = append(blobs, blob)
 		}
 	}
