@@ -83,6 +83,11 @@ parity: build ## compare with diffusers on new random models (PARITY_SEED=N repe
 mflux: build ## save small models with gomflux and with mflux, and read each other's folders
 	scripts/reference/run.sh mflux bin/gomflux $(ARGS)
 
+hub: setup ## have huggingface_hub use a stand-in of the hub, and gomflux its cache, and the other way round
+	scripts/reference/run.sh --install
+	GOMFLUX_HF_PYTHON="$(CURDIR)/.setup/reference/bin/python" go test -count=1 -run 'TestPython$$' ./internal/hub
+	GOMFLUX_HF_PYTHON="$(CURDIR)/.setup/reference/bin/python" go test -count=1 -run 'TestScripts$$/huggingface_hub' ./cmd/gomflux
+
 clients: setup ## test the server with openai-python, openai-node, and its page in a browser with axe-core
 	scripts/clients/run.sh
 
@@ -100,4 +105,4 @@ newcomer: setup ## the first hour of a user, from the build to twenty pictures a
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score score-inpaint parity mflux clients newcomer nightly clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score score-inpaint parity mflux hub clients newcomer nightly clean

@@ -50,6 +50,7 @@ func TestScripts(t *testing.T) {
 				}
 			}
 			env.Setenv("TRANSPARENT_MODEL", transparent)
+			env.Setenv("HF_PYTHON", os.Getenv("GOMFLUX_HF_PYTHON")) // a Python that has huggingface_hub
 			env.Setenv("PICTURES", absolute(pictures))
 			env.Setenv("COMFY", absolute("../../internal/checkpoint/testdata/comfy"))
 			env.Setenv("DECODER", absolute(tinyDecoder))
@@ -67,6 +68,8 @@ func TestScripts(t *testing.T) {
 				return canMount(), nil
 			case "gpu":
 				return gpuThere(), nil
+			case "huggingface":
+				return os.Getenv("GOMFLUX_HF_PYTHON") != "", nil
 			}
 			return false, fmt.Errorf("unknown condition %s", name)
 		},

@@ -12,10 +12,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -39,6 +41,8 @@ type Client struct {
 	Token string
 	// UserAgent is sent in the header of that name.
 	UserAgent string
+	// Waiting, if not nil, is told how long the hub asks to wait.
+	Waiting func(time.Duration)
 
 	once sync.Once
 	http *retryablehttp.Client
@@ -46,17 +50,21 @@ type Client struct {
 	stall time.Duration
 	// waitMin is the pause before the first retry, waitMax the longest pause.
 	waitMin, waitMax time.Duration
+	// told is when a wait ends that Waiting was told of, in nanoseconds since 1970.
+	told atomic.Int64
 }
 
 const (
 	// tries is the number of attempts without progress before giving up.
 	tries = 5
-	// longestWait is the longest Retry-After of a hub that is accepted.
-	longestWait = 5 * time.Minute
+	// longestWait is the longest time that a hub may ask to wait. It counts requests
+	// in windows of five minutes.
+	longestWait = 6 * time.Minute
 )
 
 // NewClient returns a client that is configured by the environment variables of
-// Hugging Face's tools: HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME.
+// Hugging Face's tools: HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME,
+// HF_HUB_DISABLE_IMPLICIT_TOKEN.
 func NewClient() (*Client, error) {
 	c := &Client{
 		Endpoint: strings.TrimRight(os.Getenv("HF_ENDPOINT"), "/"),
@@ -73,12 +81,26 @@ func NewClient() (*Client, error) {
 	return c, err
 }
 
+// envNoToken is the variable that forbids to send the user's token.
+const envNoToken = "HF_HUB_DISABLE_IMPLICIT_TOKEN"
+
 // token returns the user's token, from the environment or from the file that
-// `hf auth login` writes; "" if there is no token.
+// `hf auth login` writes; "" if there is no token. As in huggingface_hub it may
+// be broken into lines.
 func token() (string, error) {
+	if isTrue(os.Getenv(envNoToken)) {
+		return "", nil
+	}
+	clean := func(source, text string) (string, error) {
+		text = strings.TrimSpace(strings.NewReplacer("\r", "", "\n", "").Replace(text))
+		if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return "", fmt.Errorf("the token for the Hugging Face hub in %s is not valid: expected a single word", source)
+		}
+		return text, nil
+	}
 	for _, name := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} {
-		if t := strings.TrimSpace(os.Getenv(name)); t != "" {
-			return t, nil
+		if t, err := clean(name, os.Getenv(name)); t != "" || err != nil {
+			return t, err
 		}
 	}
 	file := os.Getenv("HF_TOKEN_PATH")
@@ -98,20 +120,17 @@ func token() (string, error) {
 	if data, err = textfile.Decode(data); err != nil {
 		return "", fmt.Errorf("the token for the Hugging Face hub in %s %w", file, err)
 	}
-	t := strings.TrimSpace(string(data))
-	if strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("the token for the Hugging Face hub in %s is not valid: expected a single word", file)
-	}
-	return t, nil
+	return clean(file, string(data))
 }
 
 // Offline reports whether HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids access
 // to the hub.
 func Offline() bool {
-	value := os.Getenv("HF_HUB_OFFLINE")
-	if value == "" {
-		value = os.Getenv("TRANSFORMERS_OFFLINE")
-	}
+	return isTrue(cmp.Or(os.Getenv("HF_HUB_OFFLINE"), os.Getenv("TRANSFORMERS_OFFLINE")))
+}
+
+// isTrue reports whether Hugging Face's tools take a variable's value for true.
+func isTrue(value string) bool {
 	return slices.Contains([]string{"1", "ON", "YES", "TRUE"}, strings.ToUpper(value))
 }
 
@@ -160,20 +179,51 @@ func (c *Client) newHTTP() *retryablehttp.Client {
 		if errors.As(err, &op) && op.Op == "dial" && ctx.Value(firstKey{}) != nil {
 			return false, nil
 		}
+		if err == nil && resp.StatusCode == http.StatusRequestTimeout {
+			return true, nil
+		}
 		return retryablehttp.DefaultRetryPolicy(ctx, resp, err)
+	}
+	r.Backoff = func(least, most time.Duration, attempt int, resp *http.Response) time.Duration {
+		if wait := askedToWait(resp); wait > 0 {
+			now, until := time.Now(), c.told.Load() // connections wait together
+			if until <= now.UnixNano() && c.told.CompareAndSwap(until, now.Add(wait).UnixNano()) && c.Waiting != nil {
+				c.Waiting(wait)
+			}
+			return wait
+		}
+		return retryablehttp.DefaultBackoff(least, most, attempt, resp)
 	}
 	return r
 }
 
-// askedToWait returns the duration of the Retry-After header.
+// rateLimit matches the RateLimit header of a hub that counts requests, when none
+// are left for a number of seconds.
+var rateLimit = regexp.MustCompile(`"\w+"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})`)
+
+// askedToWait returns how long the server asks to wait, with the header RateLimit
+// or Retry-After; 0 if it does not.
 func askedToWait(resp *http.Response) time.Duration {
+	if resp == nil {
+		return 0
+	}
+	if m := rateLimit.FindStringSubmatch(resp.Header.Get("RateLimit")); m != nil && resp.StatusCode == http.StatusTooManyRequests {
+		seconds, _ := strconv.Atoi(m[1])
+		return time.Duration(seconds+1) * time.Second // they are rounded
+	}
 	return retryablehttp.DefaultBackoff(0, 0, 0, resp)
 }
 
 var errDowngrade = errors.New("refusing a redirect from HTTPS to HTTP")
 
-// checkRedirect removes the token from requests to other hosts, and compares the
-// headers of the hub's redirect with the listed file.
+// origin returns the part of a URL before its path.
+func origin(u *url.URL) string { return u.Scheme + "://" + u.Host }
+
+// hubs are the origins of the hub to which mirrors redirect.
+var hubs = []string{DefaultEndpoint, "https://hf.co"}
+
+// checkRedirect removes the token from requests to other hosts than the hub's, and
+// compares the headers of the hub's redirect with the listed file.
 func (c *Client) checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) > 10 {
 		return errors.New("stopped after 10 redirects")
@@ -182,7 +232,10 @@ func (c *Client) checkRedirect(req *http.Request, via []*http.Request) error {
 	if first.Scheme == "https" && req.URL.Scheme != "https" {
 		return errDowngrade
 	}
-	if req.URL.Scheme != first.Scheme || req.URL.Host != first.Host {
+	sent := via[len(via)-1].Header.Get("Authorization")
+	if to := origin(req.URL); sent != "" && (to == origin(first) || slices.Contains(hubs, to)) {
+		req.Header.Set("Authorization", sent)
+	} else {
 		req.Header.Del("Authorization")
 	}
 	if req.Response == nil {
@@ -250,8 +303,8 @@ func (c *Client) get(ctx context.Context, address string, header http.Header) (*
 // fromHub reports whether the response came from the hub itself, not from a host
 // that it redirected to.
 func (c *Client) fromHub(resp *http.Response) bool {
-	host := resp.Request.URL.Scheme + "://" + resp.Request.URL.Host
-	return c.Endpoint == host || strings.HasPrefix(c.Endpoint, host+"/")
+	from := origin(resp.Request.URL)
+	return c.Endpoint == from || strings.HasPrefix(c.Endpoint, from+"/") || slices.Contains(hubs, from)
 }
 
 // statusError returns the error for a response with an unexpected status.
@@ -260,15 +313,30 @@ func (c *Client) statusError(resp *http.Response, repo, rev string) error {
 		return fmt.Errorf("%s answered %s", resp.Request.URL.Host, resp.Status)
 	}
 	page := c.Endpoint + "/" + repo
+	said := resp.Header.Get("X-Error-Message")
+	message := ""
+	if said != "" {
+		message = fmt.Sprintf(": %.300q", said)
+	}
 	withToken := "set HF_TOKEN to your token from " + c.Endpoint + "/settings/tokens"
-	if c.Token != "" {
+	switch {
+	case c.Token != "":
 		withToken = "the account of the token that was sent has no access"
+	case isTrue(os.Getenv(envNoToken)):
+		withToken = envNoToken + " forbids to send your token"
 	}
 	switch code := resp.Header.Get("X-Error-Code"); {
-	case code == "GatedRepo":
+	case code == "GatedRepo" && c.Token == "":
 		return fmt.Errorf("%w: the repository is gated (accept its conditions at %s; %s)", ErrNoAccess, page, withToken)
+	case code == "GatedRepo": // the message tells a review that is pending from a token without the permission
+		return fmt.Errorf("%w: the repository is gated (accept its conditions at %s; %s)%s", ErrNoAccess, page, withToken, message)
 	case code == "RevisionNotFound":
 		return fmt.Errorf("%w: no revision %s (see %s/commits/main)", ErrNoAccess, rev, page)
+	case said == "Access to this resource is disabled.":
+		return fmt.Errorf("%w: the hub has disabled access to the repository (see %s)", ErrNoAccess, page)
+	case said == "Invalid credentials in Authorization header":
+		return fmt.Errorf("%w: the token that was sent is not valid (set HF_TOKEN to one from %s/settings/tokens, or log in again: "+
+			"hf auth login)", ErrNoAccess, c.Endpoint)
 	case resp.StatusCode == http.StatusUnauthorized && c.Token != "":
 		return fmt.Errorf("%w: the repository does not exist or is private, or the token that was sent is not valid (see %s)",
 			ErrNoAccess, page)
@@ -276,13 +344,9 @@ func (c *Client) statusError(resp *http.Response, repo, rev string) error {
 		return fmt.Errorf("%w: the repository does not exist, or it is private or gated (if so, see %s, and %s)",
 			ErrNoAccess, page, withToken)
 	case resp.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("%w: access denied (see %s; %s)", ErrNoAccess, page, withToken)
+		return fmt.Errorf("%w: access denied (see %s; %s)%s", ErrNoAccess, page, withToken, message)
 	case resp.StatusCode == http.StatusTooManyRequests && askedToWait(resp) > 0:
 		return fmt.Errorf("too many requests: the hub asks to wait %v", askedToWait(resp))
-	}
-	message := ""
-	if m := resp.Header.Get("X-Error-Message"); m != "" {
-		message = fmt.Sprintf(": %.200q", m)
 	}
 	return fmt.Errorf("the hub answered %s%s", resp.Status, message)
 }

@@ -26,11 +26,11 @@ func IsRepo(name string) bool { return repoName.MatchString(name) }
 var ErrNotCached = errors.New("not in the Hugging Face cache")
 
 // Cache returns the folder of the Hugging Face cache. It follows the environment
-// variables of Hugging Face's tools: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME. As in
-// those tools, ~ and $NAME in the values are expanded, since a shell may not
-// have done so.
+// variables of Hugging Face's tools: HF_HUB_CACHE, its older name
+// HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME. As in those tools, ~ and $NAME in
+// the values are expanded, since a shell may not have done so.
 func Cache() (string, error) {
-	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
+	if dir := cmp.Or(os.Getenv("HF_HUB_CACHE"), os.Getenv("HUGGINGFACE_HUB_CACHE")); dir != "" {
 		return filepath.Clean(expand(dir)), nil
 	}
 	home, err := hfHome()

@@ -203,7 +203,11 @@ func TestList(t *testing.T) {
 		"models--b--whole/blobs/abc":                     "{}",
 		"models--a--begun/refs/main":                     "c9",
 		"models--a--begun/blobs/def.incomplete":          "{",
-		"models--a--begun/blobs/abc.0123.incomplete":     "{",
+		"models--a--begun/blobs/abc.01234567.incomplete": "{",
+		"models--a--begun/.no_exist/c9/adapter.json":     "",
+		"models--b--whole/trees/c1.json":                 "{}",
+		"CACHEDIR.TAG":                                   "",
+		"blobs/.huggingface-shared-blobs":                "1\n",
 		"models--a--b-c/snapshots/c7/model_index.json":   "{}",
 		"models--gpt2/snapshots/c7/config.json":          "{}", // from before names had owners
 		"models--a--b--c/blobs/x":                        "",
@@ -265,7 +269,7 @@ func TestListNothing(t *testing.T) {
 }
 
 func TestCache(t *testing.T) {
-	for _, name := range []string{"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"} {
+	for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("HOME", "/home/me")
@@ -275,6 +279,7 @@ func TestCache(t *testing.T) {
 		{"HF_HOME", "/hf", "/hf/hub"},
 		{"HF_HOME", "~/hf", "/home/me/hf/hub"},
 		{"HF_HOME", "~", "/home/me/hub"},
+		{"HUGGINGFACE_HUB_CACHE", "~/older", "/home/me/older"},
 		{"HF_HUB_CACHE", "/hub", "/hub"},
 		{"HF_HUB_CACHE", "~/hub", "/home/me/hub"},
 		{"HF_HUB_CACHE", "$HOME/${XDG_CACHE_HOME}/$NOT_SET/${NOT_SET}/~", "/home/me/xdg/$NOT_SET/${NOT_SET}/~"},

@@ -57,7 +57,8 @@ type sibling struct {
 }
 
 // parseInfo reads the hub's answer to GET /api/models/REPO/revision/REVISION
-// with blobs=true. It rejects file names that lead out of the snapshot's folder.
+// with blobs=true. It rejects file names that lead out of the snapshot's folder, and
+// leaves out those that cannot be shown.
 func parseInfo(data []byte) (*Info, error) {
 	var answer struct {
 		SHA      string          `json:"sha"`
@@ -85,6 +86,9 @@ func parseInfo(data []byte) (*Info, error) {
 	var total int64
 	seen := map[string]bool{}
 	for _, s := range answer.Siblings {
+		if strings.ContainsFunc(s.Name, unprintable) {
+			continue // such as an emoji of several characters; no file of a model has such a name
+		}
 		f, err := s.file()
 		if err != nil {
 			return nil, err
@@ -128,10 +132,11 @@ func (s sibling) file() (File, error) {
 	return f, nil
 }
 
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
 // checkPath rejects file names that lead out of the snapshot or contain control
 // characters.
 func checkPath(name string) error {
-	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
 	if !fs.ValidPath(name) || name == "." || strings.ContainsRune(name, '\\') || strings.ContainsFunc(name, unprintable) {
 		return fmt.Errorf("the hub lists a file with the unsafe name %.200q", name)
 	}

@@ -106,8 +106,10 @@ func (c *Client) readConfigs(ctx context.Context, p *Plan) {
 
 // small reads a small file, from the cache if possible.
 func (c *Client) small(ctx context.Context, p *Plan, f File) ([]byte, error) {
-	if data, err := os.ReadFile(p.blob(f)); err == nil && f.check(bytes.NewReader(data)) == nil {
-		return data, nil
+	for _, path := range []string{p.blob(f), p.entry(f)} {
+		if data, err := os.ReadFile(path); err == nil && f.check(bytes.NewReader(data)) == nil {
+			return data, nil
+		}
 	}
 	return c.fetchSmall(ctx, p.Info, f)
 }
@@ -178,8 +180,8 @@ func (c *Client) Pull(ctx context.Context, p *Plan, report func(Progress)) (fold
 	if err := p.CheckSpace(); err != nil {
 		return "", err
 	}
-	for _, dir := range []string{filepath.Join(p.dir, "blobs"), filepath.Join(p.dir, "refs")} {
-		if err := os.MkdirAll(dir, 0o777); err != nil {
+	for _, name := range []string{"blobs", "refs", "snapshots"} { // all that huggingface_hub expects of a repository
+		if err := os.MkdirAll(filepath.Join(p.dir, name), 0o777); err != nil {
 			return "", fmt.Errorf("the Hugging Face cache: %w", err)
 		}
 	}
@@ -197,12 +199,16 @@ func (c *Client) Pull(ctx context.Context, p *Plan, report func(Progress)) (fold
 			report(state.progress())
 		}
 	}()
+	fresh := map[string]bool{} // hashes of blobs that no other snapshot has
+	for _, f := range p.Files {
+		fresh[f.Hash] = !sizeIs(p.blob(f), f.Size)
+	}
 	if err := c.fetchAll(ctx, p, state, cancel); err != nil {
 		return "", err
 	}
 	release, err := lock(ctx, filepath.Join(locksFolder(p.cache, p.Info.Repo), p.Info.Commit+".snapshot.lock"), func() {})
 	if err == nil {
-		err = p.link()
+		err = p.link(fresh)
 		release()
 	}
 	if err != nil {
@@ -315,8 +321,9 @@ func (p *Plan) fetch(ctx context.Context, d *download, waiting func(string)) err
 }
 
 // link creates the snapshot, with model_index.json last, and then the file of
-// refs/. An interruption leaves nothing that looks like a complete model.
-func (p *Plan) link() error {
+// refs/. An interruption leaves nothing that looks like a complete model. fresh
+// are the hashes of blobs that may be moved.
+func (p *Plan) link(fresh map[string]bool) error {
 	files := slices.Clone(p.Files)
 	slices.SortStableFunc(files, func(a, b File) int {
 		return strings.Compare(fmt.Sprint(a.Path == indexName), fmt.Sprint(b.Path == indexName))
@@ -333,12 +340,13 @@ func (p *Plan) link() error {
 		if err != nil {
 			return err
 		}
-		temporary := entry + ".gomflux.tmp"
-		os.Remove(temporary) // left by a process that was killed
-		if err := makeLink(target, p.blob(f), temporary); err != nil {
-			return err
+		from, move := p.blob(f), fresh[f.Hash]
+		for _, other := range files {
+			if !sizeIs(from, f.Size) && other.Hash == f.Hash && p.linked(other) {
+				from, move = p.entry(other), false // where the blob was moved
+			}
 		}
-		if err := os.Rename(temporary, entry); err != nil {
+		if err := makeEntry(entry, target, from, move); err != nil {
 			return err
 		}
 	}
@@ -358,26 +366,34 @@ func (p *Plan) link() error {
 // symlink is os.Symlink, except in tests.
 var symlink = os.Symlink
 
-// makeLink creates path as a symlink to the blob or, on file systems without
-// symlinks, as a copy.
-func makeLink(target, blob, path string) error {
-	if symlink(target, path) == nil {
-		return nil
+// makeEntry creates an entry as a symlink to the target, the blob. On file systems
+// without symlinks, or without the user's permission, it moves the blob there or
+// copies it, as huggingface_hub does.
+func makeEntry(entry, target, blob string, move bool) error {
+	temporary := entry + ".gomflux.tmp"
+	os.Remove(temporary) // left by a process that was killed
+	if isTrue(os.Getenv("HF_HUB_DISABLE_SYMLINKS")) || symlink(target, temporary) != nil {
+		if move {
+			return os.Rename(blob, entry)
+		}
+		in, err := os.Open(blob)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		out, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(out, in)
+		if e := out.Close(); err == nil {
+			err = e
+		}
+		if err != nil {
+			return err
+		}
 	}
-	in, err := os.Open(blob)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	if e := out.Close(); err == nil {
-		err = e
-	}
-	return err
+	return os.Rename(temporary, entry)
 }
 
 // CheckSpace compares the missing bytes with the free space of the disk. Its error wraps

@@ -25,8 +25,9 @@ type Removal struct {
 	// partial downloads, for a snapshot the files that no other snapshot has.
 	Bytes int64
 
-	dir   string // the repository's folder
-	blobs []string
+	dir    string // the repository's folder
+	blobs  []string
+	shared []string // files of several repositories
 }
 
 // Removable prepares the removal of a snapshot, if revision is a branch, a tag or
@@ -72,6 +73,12 @@ func Removable(repo, revision string) (*Removal, error) {
 		}
 	}
 	r.Bytes, err = regularBytes(dir)
+	var all []string
+	entries, _ := os.ReadDir(filepath.Join(dir, "blobs"))
+	for _, e := range entries {
+		all = append(all, filepath.Join(dir, "blobs", e.Name()))
+	}
+	r.addShared(all)
 	return r, err
 }
 
@@ -109,9 +116,12 @@ func (r *Removal) snapshot(commits []fs.DirEntry) (err error) {
 			return err
 		}
 		r.blobs = append(r.blobs, blob)
-		r.Bytes += info.Size()
+		if info.Mode().IsRegular() {
+			r.Bytes += info.Size()
+		}
 	}
 	slices.Sort(r.blobs)
+	r.addShared(r.blobs)
 	return nil
 }
 
@@ -204,5 +214,5 @@ func (r *Removal) Remove() error {
 			return err
 		}
 	}
-	return nil
+	return r.removeShared()
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -365,6 +366,11 @@ func TestFaults(t *testing.T) {
 			w.Header().Set("Retry-After", "0")
 			w.WriteHeader(http.StatusTooManyRequests)
 		}, ""},
+		{"429 of a window", "hub", 0, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("RateLimit", `"resolvers";r=0;t=3599`)
+			w.WriteHeader(http.StatusTooManyRequests)
+		}, "too many requests: the hub asks to wait 1h0m0s"},
+		{"408", "hub", 2, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusRequestTimeout) }, ""},
 		{"429 for an hour", "hub", 0, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(http.StatusTooManyRequests)
@@ -466,23 +472,42 @@ func asked(r *http.Request) (begin, end int, err error) {
 }
 
 func TestRefused(t *testing.T) {
+	const pending = "Your request to access model me/mine is awaiting a review from the repo authors."
+	nothing := func(*hubtest.Hub) {}
+	private := func(h *hubtest.Hub) { h.Private = true }
 	tests := []struct {
-		name, repo, revision, token, want string
+		name, repo, revision, token string
+		change                      func(h *hubtest.Hub)
+		want                        string
 	}{
-		{"gated", repo, "", "", "is gated (accept its conditions at URL/me/mine; set HF_TOKEN to your token from"},
-		{"gated with another's token", repo, "", "other",
+		{"gated", repo, "", "", nothing,
+			"is gated (accept its conditions at URL/me/mine; set HF_TOKEN to your token from URL/settings/tokens)"},
+		{"gated, and no token may be sent", repo, "", "forbidden", nothing, "HF_HUB_DISABLE_IMPLICIT_TOKEN forbids to send your token"},
+		{"gated with another's token", repo, "", "other", nothing,
 			"is gated (accept its conditions at URL/me/mine; the account of the token that was sent has no access)"},
-		{"no revision", repo, "nope", "secret", "no revision nope (see URL/me/mine/commits/main)"},
-		{"no repository", "me/nope", "", "", "me/nope: not available from the hub: the repository does not exist"},
-		{"no repository, with a token", "me/nope", "", "secret", "or the token that was sent is not valid"},
+		{"gated, not yet granted", repo, "", "other", func(h *hubtest.Hub) { h.Refusal = pending }, `has no access): "` + pending + `"`},
+		{"no revision", repo, "nope", "secret", nothing, "no revision nope (see URL/me/mine/commits/main)"},
+		{"no repository", "me/nope", "", "", nothing, "me/nope: not available from the hub: the repository does not exist"},
+		{"no repository, with a token", "me/nope", "", "secret", nothing,
+			"the repository does not exist, or it is private or gated (if so, see URL/me/nope, and the account of the token"},
+		{"private", repo, "", "", private,
+			"the repository does not exist, or it is private or gated (if so, see URL/me/mine, and set HF_TOKEN"},
+		{"private, with another's token", repo, "", "other", private, "and the account of the token that was sent has no access)"},
+		{"a token that the hub does not know", repo, "", "unknown", nothing,
+			"the token that was sent is not valid (set HF_TOKEN to one from"},
+		{"disabled", repo, "", "secret", func(h *hubtest.Hub) { h.Disabled = true }, "the hub has disabled access to the repository"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			cache := newCache(t)
 			h := hubtest.New(t, repo, pipeline())
 			h.Token = "secret"
+			test.change(h)
+			t.Setenv("HF_TOKEN", test.token)
+			if test.token == "forbidden" {
+				t.Setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "yes")
+			}
 			c := fast(t, h)
-			c.Token = test.token
 			info, err := c.Info(t.Context(), test.repo, test.revision)
 			if err == nil {
 				_, err = c.Plan(t.Context(), info, false)
@@ -519,20 +544,28 @@ func TestNoDowngrade(t *testing.T) {
 }
 
 // TestTokenStays checks that the token is not sent to a subdomain, another port or
-// another scheme.
+// another scheme, but to the hub itself if a mirror redirects there.
 func TestTokenStays(t *testing.T) {
 	c := &Client{}
 	for address, stays := range map[string]bool{
 		"https://hub.example/y": true, "https://cdn.hub.example/y": false, "https://hub.example:8443/y": false, "https://example/y": false,
+		"https://huggingface.co/y": true, "https://hf.co/y": true, "https://cdn.huggingface.co/y": false,
+		"https://huggingface.co.example": false,
 	} {
-		from, _ := http.NewRequest("GET", "https://hub.example/x", nil)
-		to, err := http.NewRequest("GET", address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		to.Header.Set("Authorization", "Bearer x")
-		if err := c.checkRedirect(to, []*http.Request{from}); err != nil || (to.Header.Get("Authorization") != "") != stays {
-			t.Errorf("%s: %v, %v", address, to.Header, err)
+		for _, sent := range []bool{true, false} {
+			from, _ := http.NewRequest("GET", "https://hub.example/x", nil)
+			to, err := http.NewRequest("GET", address, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := from.Clone(t.Context())
+			if from.Header.Set("Authorization", "Bearer x"); sent {
+				last = from
+			}
+			err = c.checkRedirect(to, []*http.Request{from, last})
+			if got := to.Header.Get("Authorization"); err != nil || (got != "") != (stays && sent) {
+				t.Errorf("%s: %q, %v", address, got, err)
+			}
 		}
 	}
 }
@@ -564,7 +597,7 @@ func TestStopped(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	repos, err := List()
-	if err != nil || len(repos) != 1 || len(repos[0].Unfinished) != 1 || repos[0].Snapshot != "" {
+	if err != nil || len(repos) != 1 || len(repos[0].Unfinished) == 0 || repos[0].Snapshot != "" {
 		t.Errorf("listed %+v, %v", repos, err)
 	}
 	before := h.Sent()
@@ -632,24 +665,57 @@ func TestTogether(t *testing.T) {
 	}
 }
 
+// TestWithoutLinks checks that what is downloaded is moved into the snapshot where
+// there are no links, and that blobs that another snapshot has stay.
 func TestWithoutLinks(t *testing.T) {
-	newCache(t)
-	symlink = func(string, string) error { return errors.ErrUnsupported }
-	t.Cleanup(func() { symlink = os.Symlink })
-	h := hubtest.New(t, repo, pipeline())
-	folder, err := pull(t.Context(), fast(t, h), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range whole {
-		info, err := os.Lstat(filepath.Join(folder, name))
-		if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(h.Files[name])) {
-			t.Errorf("%s: %v, %v", name, info, err)
+	for _, forbidden := range []bool{false, true} {
+		cache := newCache(t)
+		files := pipeline()
+		files["vae/diffusion_pytorch_model.safetensors"] = files[weight] // twice
+		h := hubtest.New(t, repo, files)
+		old := maps.Clone(files)
+		delete(old, weight)
+		old["vae/diffusion_pytorch_model.safetensors"] = []byte("older")
+		old["model_index.json"] = []byte(`{"vae": ["diffusers", "B"]}`)
+		if _, err := pull(t.Context(), fast(t, hubtest.New(t, repo, old)), ""); err != nil {
+			t.Fatal(err)
 		}
-	}
-	before := h.Sent()
-	if _, err := pull(t.Context(), fast(t, h), ""); err != nil || h.Sent() != before {
-		t.Errorf("again: %v, and %d bytes", err, h.Sent()-before)
+		if forbidden {
+			t.Setenv("HF_HUB_DISABLE_SYMLINKS", "1")
+		} else {
+			symlink = func(string, string) error { return errors.ErrUnsupported }
+			t.Cleanup(func() { symlink = os.Symlink })
+		}
+		folder, err := pull(t.Context(), fast(t, h), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range whole {
+			data, err := os.ReadFile(filepath.Join(folder, name))
+			info, _ := os.Lstat(filepath.Join(folder, name))
+			if err != nil || !info.Mode().IsRegular() || !bytes.Equal(data, h.Files[name]) {
+				t.Errorf("%s: %v, %v", name, info, err)
+			}
+		}
+		blobs, err := filepath.Glob(filepath.Join(cache, "models--me--mine/blobs/*"))
+		if err != nil || len(blobs) != 5 { // those of the older snapshot
+			t.Errorf("left the blobs %v, %v", blobs, err)
+		}
+		broken, err := filepath.Glob(filepath.Join(cache, "models--me--mine/snapshots/*/*/*"))
+		for _, path := range broken {
+			if _, e := os.Stat(path); e != nil {
+				t.Errorf("%v, %v", e, err)
+			}
+		}
+		// what is in another file of the snapshot is not downloaded again
+		if err := os.Remove(filepath.Join(folder, "vae/diffusion_pytorch_model.safetensors")); err != nil {
+			t.Fatal(err)
+		}
+		before := h.Sent()
+		if _, err := pull(t.Context(), fast(t, h), ""); err != nil || h.Sent() != before {
+			t.Errorf("again: %v, and %d bytes", err, h.Sent()-before)
+		}
+		symlink = os.Symlink
 	}
 }
 
@@ -825,20 +891,29 @@ func TestToken(t *testing.T) {
 	check("older")
 	t.Setenv("HF_TOKEN", " newer\n")
 	check("newer")
-	t.Setenv("HF_TOKEN", "")
-	t.Setenv("HUGGING_FACE_HUB_TOKEN", "")
-	t.Setenv("HF_TOKEN_PATH", cache+"/two")
-	if got, err := token(); err == nil {
-		t.Errorf("token %q", got)
+	t.Setenv("HF_TOKEN", "in\r\nlines")
+	check("inlines")
+	t.Setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "true")
+	check("")
+	t.Setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "")
+	for name, value := range map[string]string{"HF_TOKEN": "one two", "HF_TOKEN_PATH": cache + "/two"} {
+		t.Setenv("HF_TOKEN", "")
+		t.Setenv("HUGGING_FACE_HUB_TOKEN", "")
+		t.Setenv(name, value)
+		if got, err := token(); err == nil || !strings.Contains(err.Error(), cmp.Or(strings.TrimPrefix(value, "one two"), name)) {
+			t.Errorf("%s: token %q, %v", name, got, err)
+		}
 	}
 }
 
 func TestOffline(t *testing.T) {
-	t.Setenv("TRANSFORMERS_OFFLINE", "")
 	for value, want := range map[string]bool{"": false, "0": false, "1": true, "true": true, "Yes": true, "on": true, "no": false} {
-		t.Setenv("HF_HUB_OFFLINE", value)
-		if Offline() != want {
-			t.Errorf("HF_HUB_OFFLINE=%s: %v", value, !want)
+		for _, older := range []string{"", "1"} { // which only counts without the other
+			t.Setenv("HF_HUB_OFFLINE", value)
+			t.Setenv("TRANSFORMERS_OFFLINE", older)
+			if Offline() != (want || value == "" && older == "1") {
+				t.Errorf("HF_HUB_OFFLINE=%s, TRANSFORMERS_OFFLINE=%s: %v", value, older, Offline())
+			}
 		}
 	}
 }

@@ -1,25 +1,22 @@
-// Package hubtest is a fake Hugging Face hub for tests. Like the real one, it
-// redirects requests for large files to another host.
+// Package hubtest is a fake Hugging Face hub for tests. To huggingface_hub it looks
+// like the real one: it redirects requests for large files to links of another
+// host that are signed, and those for others to its cache of resolved files.
 package hubtest
 
 import (
-	"bytes"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // A Hub is a hub with one repository.
@@ -27,10 +24,29 @@ type Hub struct {
 	URL   string
 	Repo  string
 	Files map[string][]byte
-	// Token is required to download files, unless it is "".
+	// Token is required to download files, unless it is "". Other tokens are those
+	// of accounts without access; what begins with "unknown" is no token.
 	Token string
-	// Revisions are the names of the commit, main by default.
+	// Refusal is the hub's message for accounts without access; "" is its usual one.
+	Refusal string
+	// Private hides the repository from who has no Token.
+	Private bool
+	// Disabled means that nobody has access.
+	Disabled bool
+	// Former are former names of the repository, which redirect to it.
+	Former []string
+	// Revisions are the names of the commit, main by default. What it begins with,
+	// at least 7 digits, is one too.
 	Revisions []string
+	// Xet means that large files are in Xet storage too.
+	Xet bool
+	// Uses is how often a signed link works before it has expired; 0 is always.
+	Uses int
+	// Page is the number of entries on a page of the repository's tree, 1000 by
+	// default.
+	Page int
+	// Prefix begins the path of every URL, as with some mirrors. It belongs to URL too.
+	Prefix string
 	// Fault, if not nil, is called before a file is served for the n-th time,
 	// counted from 0. host is hub or store. Fault reports whether it has written
 	// the response.
@@ -41,6 +57,7 @@ type Hub struct {
 
 	mu     sync.Mutex
 	asked  map[string]int
+	links  []int // how often each was used
 	leaked []string
 	sent   int64
 }
@@ -61,7 +78,8 @@ func Start(repo string, files map[string][]byte) (h *Hub, stop func()) {
 	}
 	main := httptest.NewServer(http.HandlerFunc(h.serveHub))
 	store := httptest.NewServer(http.HandlerFunc(h.serveStore))
-	h.Set(func() { h.URL, h.store = main.URL, store.URL })
+	// to some versions of huggingface_hub another port is not another host
+	h.Set(func() { h.URL, h.store = main.URL, strings.Replace(store.URL, "127.0.0.1", "localhost", 1) })
 	return h, func() {
 		main.CloseClientConnections()
 		store.CloseClientConnections()
@@ -159,151 +177,4 @@ func (h *Hub) Leaked() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.leaked
-}
-
-func (h *Hub) serveHub(w http.ResponseWriter, r *http.Request) {
-	h.Set(func() {}) // what has been set before is seen from here on
-	api, isAPI := strings.CutPrefix(r.URL.Path, "/api/models/"+h.Repo+"/")
-	resolve, isFile := strings.CutPrefix(r.URL.Path, "/"+h.Repo+"/resolve/")
-	switch {
-	case isAPI && h.faulty("hub", "api", w, r):
-	case isAPI:
-		what, revision, _ := strings.Cut(api, "/")
-		if !h.known(revision) {
-			refuse(w, http.StatusNotFound, "RevisionNotFound", "Invalid rev id: "+revision)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		if what == "tree" {
-			json.NewEncoder(w).Encode(h.tree())
-			return
-		}
-		json.NewEncoder(w).Encode(map[string]any{"id": h.Repo, "sha": h.Commit(), "gated": h.gate(), "siblings": h.siblings(),
-			"cardData": map[string]any{"license": "mit"}})
-	case isFile:
-		revision, path, _ := strings.Cut(resolve, "/")
-		data, ok := h.Files[path]
-		switch {
-		case !h.known(revision):
-			refuse(w, http.StatusNotFound, "RevisionNotFound", "Invalid rev id: "+revision)
-			return
-		case !ok:
-			refuse(w, http.StatusNotFound, "EntryNotFound", "Entry not found")
-			return
-		case h.Token != "" && r.Header.Get("Authorization") == "":
-			refuse(w, http.StatusUnauthorized, "GatedRepo", "Access to model "+h.Repo+" is restricted.")
-			return
-		case h.Token != "" && r.Header.Get("Authorization") != "Bearer "+h.Token:
-			refuse(w, http.StatusForbidden, "GatedRepo", "Access to model "+h.Repo+" is restricted.")
-			return
-		}
-		w.Header().Set("X-Repo-Commit", h.Commit())
-		if h.faulty("hub", path, w, r) {
-			return
-		}
-		if LFS(path) {
-			w.Header().Set("X-Linked-Etag", `"`+h.hashes[path]+`"`)
-			w.Header().Set("X-Linked-Size", strconv.Itoa(len(data)))
-			http.Redirect(w, r, h.store+"/"+path+"?signature=secret", http.StatusFound)
-			return
-		}
-		h.serve(w, r, path)
-	default:
-		refuse(w, http.StatusUnauthorized, "RepoNotFound", "Invalid username or password.")
-	}
-}
-
-func (h *Hub) gate() any {
-	if h.Token != "" {
-		return "auto"
-	}
-	return false
-}
-
-func (h *Hub) known(revision string) bool {
-	return revision == h.Commit() || slices.Contains(h.Revisions, revision)
-}
-
-func (h *Hub) serveStore(w http.ResponseWriter, r *http.Request) {
-	h.Set(func() {})
-	path := strings.TrimPrefix(r.URL.Path, "/")
-	if a := r.Header.Get("Authorization"); a != "" {
-		h.mu.Lock()
-		h.leaked = append(h.leaked, a)
-		h.mu.Unlock()
-	}
-	if h.faulty("store", path, w, r) {
-		return
-	}
-	h.serve(counter{w, h}, r, path)
-}
-
-// faulty counts a request and calls Fault.
-func (h *Hub) faulty(host, path string, w http.ResponseWriter, r *http.Request) bool {
-	h.mu.Lock()
-	n := h.asked[host+" "+path]
-	h.asked[host+" "+path]++
-	fault := h.Fault
-	h.mu.Unlock()
-	return fault != nil && fault(host, path, n, w, r)
-}
-
-// A counter counts the bytes sent.
-type counter struct {
-	http.ResponseWriter
-	hub *Hub
-}
-
-func (c counter) Write(b []byte) (int, error) {
-	n, err := c.ResponseWriter.Write(b)
-	c.hub.mu.Lock()
-	c.hub.sent += int64(n)
-	c.hub.mu.Unlock()
-	return n, err
-}
-
-// serve serves a file without faults.
-func (h *Hub) serve(w http.ResponseWriter, r *http.Request, path string) {
-	w.Header().Set("Etag", `"`+h.hashes[path]+`"`)
-	w.Header().Set("Content-Type", "application/octet-stream")
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(h.Files[path]))
-}
-
-func refuse(w http.ResponseWriter, status int, code, message string) {
-	w.Header().Set("X-Error-Code", code)
-	w.Header().Set("X-Error-Message", message)
-	http.Error(w, message, status)
-}
-
-func (h *Hub) siblings() (list []map[string]any) {
-	for _, name := range slices.Sorted(maps.Keys(h.Files)) {
-		data := h.Files[name]
-		entry := map[string]any{"rfilename": name, "size": len(data), "blobId": h.blob(name)}
-		if LFS(name) {
-			entry["lfs"] = map[string]any{"sha256": h.hashes[name], "size": len(data), "pointerSize": 134}
-		}
-		list = append(list, entry)
-	}
-	return list
-}
-
-func (h *Hub) tree() (list []map[string]any) {
-	for _, name := range slices.Sorted(maps.Keys(h.Files)) {
-		data := h.Files[name]
-		entry := map[string]any{"type": "file", "path": name, "size": len(data), "oid": h.blob(name)}
-		if LFS(name) {
-			entry["lfs"] = map[string]any{"oid": h.hashes[name], "size": len(data), "pointerSize": 134}
-		}
-		list = append(list, entry)
-	}
-	return list
-}
-
-// blob returns the hash of the git object. For a large file the real hub would
-// return that of the LFS pointer, which no client uses.
-func (h *Hub) blob(name string) string {
-	if LFS(name) {
-		return Hash("", []byte(h.hashes[name]))
-	}
-	return h.hashes[name]
 }

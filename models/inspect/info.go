@@ -184,10 +184,14 @@ func most(layers map[string]int, quantizations []string) (most string) {
 }
 
 // totalSize returns the size of all files in bytes. Links are followed, and a file that
-// occurs several times is counted once.
+// occurs several times is counted once. Hidden folders are those of Git or of
+// huggingface_hub, with parts of downloads.
 func totalSize(fsys fs.FS) (n int64, err error) {
 	var counted []fs.FileInfo
 	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && name != "." && strings.HasPrefix(d.Name(), ".") {
+			return fs.SkipDir
+		}
 		if err != nil || d.IsDir() {
 			return err
 		}

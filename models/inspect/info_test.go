@@ -201,7 +201,7 @@ func FuzzModel(f *testing.F) {
 		config := &fstest.MapFile{Data: []byte("{}")}
 		info := inspect.Model(fstest.MapFS{
 			"model_index.json": {Data: text}, "vae/config.json": config, "scheduler/scheduler_config.json": config,
-			"tokenizer/tokenizer.json": config,
+			"tokenizer/tokenizer.json": config, ".cache/huggingface/download/x.incomplete": config,
 		})
 		if info.Size != int64(len(text)+6) {
 			t.Errorf("%d bytes", info.Size)

@@ -187,6 +187,7 @@ func (o *pullOptions) run(ctx context.Context, out *ui.Output, t *pullTarget) er
 		return cli.Coded(cli.ExitUsage, err)
 	}
 	client.UserAgent = "gomflux/" + gomflux.Version()
+	client.Waiting = func(wait time.Duration) { out.Note("too many requests: the hub asks to wait %s", ui.Duration(wait)) }
 	plan, err := o.plan(ctx, client, t)
 	if err != nil {
 		return err

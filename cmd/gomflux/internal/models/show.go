@@ -120,6 +120,9 @@ type shownFile struct {
 func showModel(name string, s *gomflux.Source) (*ShownModel, error) {
 	m := &ShownModel{ListedModel: cli.FoundModel(name, s), BaseModel: s.BaseModel()}
 	err := fs.WalkDir(s.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != "." && strings.HasPrefix(d.Name(), ".") {
+			return fs.SkipDir // of Git or of huggingface_hub
+		}
 		if err != nil || d.IsDir() {
 			return err
 		}
