@@ -114,7 +114,7 @@ func (l *Loader) Unload(c Component) {
 func loraHints() (hints []lora.Hint) {
 	for _, c := range All {
 		if c.LoRAHint != nil {
-			hints = append(hints, *c.LoRAHint)
+			hints = append(hints, lora.Hint{For: c.LoRAHint.For, Names: c.LoRAHint.Names, Classes: []string{c.Name}})
 		}
 	}
 	return hints

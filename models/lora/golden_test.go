@@ -76,7 +76,7 @@ func described(name, class string, model any) lora.Component {
 func hints() (list []lora.Hint) {
 	for _, c := range component.All {
 		if c.LoRAHint != nil {
-			list = append(list, *c.LoRAHint)
+			list = append(list, lora.Hint{For: c.LoRAHint.For, Names: c.LoRAHint.Names, Classes: []string{c.Name}})
 		}
 	}
 	return list
@@ -110,6 +110,10 @@ func declare(t testing.TB, class string, config json.RawMessage) any {
 		c := transformer.DefaultQwenImageConfig()
 		read(&c)
 		return transformer.NewQwenImage(c)
+	case "QwenImage21Transformer2DModel":
+		c := transformer.DefaultQwenImage21Config()
+		read(&c)
+		return transformer.NewQwenImage21(c)
 	case "Krea2Transformer2DModel":
 		c := transformer.DefaultKrea2Config()
 		read(&c)

@@ -88,7 +88,7 @@ func TestLoadErrors(t *testing.T) {
 		"axes": {[]*checkpoint.Array{tensor(to+".lora_A.weight", 3, 16, 2), tensor(to+".lora_B.weight", 16, 3)},
 			[]string{"lora_A.weight: expected a matrix, found shape [3 16 2]"}},
 		"dtype": {[]*checkpoint.Array{integers, tensor(to+".lora_B.weight", 16, 3)},
-			[]string{"lora_A.weight: expected F32, F16 or BF16, found I32"}},
+			[]string{"lora_A.weight: expected F32, F16, BF16 or F8_E4M3, found I32"}},
 		"alpha 0": {append(pair(to, 16, 3, 16), scalar(to+".alpha", 0)),
 			[]string{to + ".alpha: alpha is 0, expected a positive number"}},
 		"alpha -1":     {append(pair(to, 16, 3, 16), scalar(to+".alpha", -1)), []string{"alpha is -1"}},
@@ -121,10 +121,10 @@ func TestLoadErrors(t *testing.T) {
 		"DoRA along the inputs of several": {
 			append(pair("double_blocks.0.img_attn.qkv", 48, 3, 16), tensor("double_blocks.0.img_attn.qkv.dora_scale", 1, 16)),
 			[]string{"DoRA along the inputs is not supported for transformer_blocks.0.attn.to_q.weight, ", "one layer in the file"}},
-		"twice": {append(pair(to, 16, 3, 16), pair("transformer_blocks.0.attn.to_q", 16, 3, 16)...),
+		"twice": {append(pair("unet.transformer_blocks.0.attn.to_q", 16, 3, 16), pair("transformer_blocks.0.attn.to_q", 16, 3, 16)...),
 			[]string{"both change transformer_blocks.0.attn.to_q.weight of the transformer"}},
-		"fused and not": {append(pair(to, 16, 3, 16), pair("double_blocks.0.img_attn.qkv", 48, 3, 16)...),
-			[]string{"double_blocks.0.img_attn.qkv and transformer.transformer_blocks.0.attn.to_q both change"}},
+		"fused and not": {append(pair("transformer_blocks.0.attn.to_qkv", 48, 3, 16), pair("double_blocks.0.img_attn.qkv", 48, 3, 16)...),
+			[]string{"double_blocks.0.img_attn.qkv and transformer_blocks.0.attn.to_qkv both change"}},
 		"one name twice": {append(pair(to, 16, 3, 16), tensor(to+".lora_A.default.weight", 3, 16)), []string{"are both lora_A of " + to}},
 		"many": {slices.Concat(pair("x_embedder", 1, 1, 1), pair("proj_out", 1, 1, 1), pair("context_embedder", 1, 1, 1),
 			pair("norm_out.linear", 1, 1, 1), pair("transformer_blocks.0.attn.to_q", 1, 1, 1),
@@ -167,16 +167,16 @@ func TestUnmatched(t *testing.T) {
 		unmatched int
 	}{
 		"one": {append(pair("transformer.x_embedder", 16, 3, 16), tensor("transformer.x_embedder.weight", 2)),
-			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer:\n\ttransformer.x_embedder.weight", 1},
+			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer (--lora-partial uses the others):\n\ttransformer.x_embedder.weight", 1},
 		"a layer": {append(pair("transformer.x_embedder", 16, 3, 16), pair("transformer.transformer_blocks.7.attn.to_q", 16, 1, 16)...),
-			"does not fit this model (" + components + "): 2 of its 4 tensors match no layer:\n" +
+			"does not fit this model (" + components + "): 2 of its 4 tensors match no layer (--lora-partial uses the others):\n" +
 				"\ttransformer.transformer_blocks.7.attn.to_q.lora_A.weight\n\ttransformer.transformer_blocks.7.attn.to_q.lora_B.weight",
 			2},
-		"many": {several, "does not fit this model (" + components + "): 60 of its 62 tensors match no layer:\n" +
+		"many": {several, "does not fit this model (" + components + "): 60 of its 62 tensors match no layer (--lora-partial uses the others):\n" +
 			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_A.weight (30 of this form)\n" +
 			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_B.weight (30 of this form)", 60},
 		"kohya": {append(pair("lora_unet_img_in", 16, 3, 16), scalar("lora_unet_img_out.alpha", 1)),
-			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer:\n\tlora_unet_img_out.alpha", 1},
+			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer (--lora-partial uses the others):\n\tlora_unet_img_out.alpha", 1},
 		"SDXL": {pair("lora_unet_input_blocks_4_1_proj_in", 16, 3, 16),
 			"does not fit this model (" + components +
 				"): none of its 2 tensors matches a layer; it seems to be for Stable Diffusion or SDXL:\n" +
@@ -322,7 +322,7 @@ func TestSeveral(t *testing.T) {
 	if changed := baked(t, lora.Spec{Path: one}); len(changed) > 0 {
 		t.Errorf("a scale of 0 changes %v", slices.Sorted(maps.Keys(changed)))
 	}
-	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2] []} {%s -2 map[transformer:2] []}]",
+	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2] [] []} {%s -2 map[transformer:2] [] []}]",
 		one, two); got != want {
 		t.Errorf("found %s, expected %s", got, want)
 	}

@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,6 +34,19 @@ type module struct {
 	rows, cols int     // the shape of its weight in the file's layout
 }
 
+// rank orders the modules of a file that are for the same layer, as diffusers does: its own names count
+// before those of other layouts, which fuse layers, and names with the prefixes of transformers before
+// others.
+func (m *module) rank() (n int) {
+	if m.component.params[m.name+".weight"].Param == nil {
+		n = 2
+	}
+	if !strings.HasPrefix(m.raw, "transformer.") && !strings.HasPrefix(m.raw, "lora_transformer_") {
+		n++
+	}
+	return n
+}
+
 // updates returns the updates of the module's parameters.
 func (m *module) updates() ([]*update, error) {
 	m.pieces = m.component.pieces(m.name, ".weight")
@@ -41,8 +55,10 @@ func (m *module) updates() ([]*update, error) {
 		m.cols *= d
 	}
 	for _, p := range slices.Sorted(maps.Keys(m.parts)) {
-		if t := m.parts[p]; p != partAlpha && !t.Dtype.IsWeight() {
-			return nil, t.errorf("expected F32, F16 or BF16, found %s", t.Dtype)
+		if p != partAlpha {
+			if err := m.parts[p].check(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	weight, scale, err := m.weightChange()
@@ -95,7 +111,7 @@ func (m *module) weightChange() (delta, float64, error) {
 		if p.Transform() != "" || len(p.Stored()) > 2 {
 			return nil, 0, m.errorf("%s: expected the weight of a linear layer, found that of a convolution, %v", p.Name, p.Stored())
 		}
-		if found[0] != "difference" && p.Kind() != nn.LinearWeight {
+		if found[0] != "difference" && len(p.Stored()) < 2 {
 			return nil, 0, m.errorf("%s: expected the weight of a linear layer for a %s, found that of another module", p.Name, found[0])
 		}
 	}
@@ -127,7 +143,7 @@ func (m *module) checkShape(t *tensor, pieces []piece) error {
 		return n
 	}
 	if !slices.Equal(t.Shape, want) && !(len(want) == 1 && size(t.Shape) == want[0]) {
-		return t.errorf("expected shape %v, that of %s, found %v", want, parameters(pieces), t.Shape)
+		return &sizeError{t.errorf("expected shape %v, that of %s, found %v", want, parameters(pieces), t.Shape)}
 	}
 	return nil
 }
@@ -197,6 +213,9 @@ func (m *module) lowRank() (delta, float64, error) {
 	padding := 0
 	if slices.Contains(m.component.Padded, strings.TrimSuffix(m.pieces[0].Name, ".weight")) {
 		padding = max(0, m.cols-down.Shape[1])
+		if down.Shape[1] == 2*m.cols {
+			return nil, 0, down.errorf("shape %v: not supported: it is that of %s", down.Shape, controlLoRA)
+		}
 	}
 	if err := m.checkSize(up.Shape[0], down.Shape[1]+padding, up, down); err != nil {
 		return nil, 0, err
@@ -243,9 +262,9 @@ func (m *module) kron() (delta, float64, error) {
 	if err := m.checkSize(s1[0]*s2[0], s1[1]*s2[1], append(w1.tensors(), w2.tensors()...)...); err != nil {
 		return nil, 0, err
 	}
-	rank := rank2
-	if rank == 0 {
-		rank = rank1
+	rank := cmp.Or(rank2, rank1)
+	if _, ok := m.file.weights.Tensors[musubiFactor]; ok && rank == 0 { // musubi-tuner also scales whole factors
+		rank = max(s2[0], s2[1])
 	}
 	scale, err := m.scale(rank, rank > 0)
 	return kron{w1, w2}, scale, err
