@@ -39,7 +39,7 @@ func (e *UnmatchedError) Error() string {
 	model := fmt.Sprintf("this model (%s)", strings.Join(e.Classes, ", "))
 	switch n := len(e.Keys); {
 	case e.Format != "":
-		fmt.Fprintf(&b, "not supported: %d of its %d tensors are those of %s", n, e.Tensors, e.Format)
+		fmt.Fprintf(&b, "not supported: it has tensors of %s (%d of %d)", e.Format, n, e.Tensors)
 	case e.NotLoRA:
 		fmt.Fprintf(&b, "not a LoRA: expected tensors such as X.lora_A.weight or X.lokr_w1, found %d with other names "+
 			"(pass a model with --model)", e.Tensors)

@@ -69,7 +69,7 @@ func (g goldens) components(t testing.TB, model string) (out []lora.Component) {
 // described is a component with all that package component knows of its class.
 func described(name, class string, model any) lora.Component {
 	c := component.Find(class)
-	return lora.Component{Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, UnusedLayers: c.LoRAUnusedLayers}
+	return lora.Component{Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, UnusedLayers: c.LoRAUnusedLayers, Padded: c.LoRAPadded}
 }
 
 // hints are those of all classes.

@@ -100,8 +100,16 @@ func (s *Set) add(spec Spec, f *file, components []*component, hints []Hint) err
 	}
 	report := Report{Path: spec.Path, Scale: spec.Scale, Modules: map[string]int{}, Unused: matched.unused}
 	all, err := s.addModules(f, spec, matched, report.Modules)
+	if other := findHint(f.Header.Names, otherModels).For; other != "" {
+		matched.warn(f, "its tensors have names of %s, and fit this model by chance", other)
+	}
 	report.Warnings = matched.warnings
 	s.reports = append(s.reports, report)
+	if misfits, ok := errors.AsType[*sizeErrors](err); ok {
+		if misfits.model = newUnmatchedError(f, nil, components, hints).For; misfits.model == "" {
+			misfits.model = "a model of another size"
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -145,7 +153,7 @@ func (s *Set) addModules(f *file, spec Spec, matched *matching, count map[string
 	}
 	err = joinErrors(errs, 5)
 	if err != nil && !slices.ContainsFunc(errs, func(err error) bool { _, ok := errors.AsType[*sizeError](err); return !ok }) {
-		err = fmt.Errorf("%w\n\tno change has the size of its weight: the LoRA seems to be for a model of another size", err)
+		err = &sizeErrors{err, ""}
 	}
 	return all, err
 }

@@ -271,8 +271,8 @@ func newUnmatchedError(f *file, keys []string, components []*component, hints []
 		e.Classes = append(e.Classes, c.Class)
 	}
 	e.NotLoRA = len(keys) == e.Tensors && !slices.ContainsFunc(keys, func(key string) bool { _, _, ok := parseKey(key); return ok })
-	if len(keys) == e.Tensors && !e.NotLoRA {
-		e.For = guessModel(keys, hints, e.Classes)
+	if !e.NotLoRA {
+		e.For = guessModel(f.Header.Names, hints, e.Classes)
 	}
 	return e
 }

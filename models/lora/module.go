@@ -192,6 +192,16 @@ func (m *module) lowRankPair(a, b part) (left, right *tensor, err error) {
 // A sizeError reports a change with another shape than its weight.
 type sizeError struct{ error }
 
+// sizeErrors reports that no change of a file has the size of its weight.
+type sizeErrors struct {
+	error
+	model string // what the file seems to be for
+}
+
+func (e *sizeErrors) Error() string {
+	return fmt.Sprintf("%v\n\tno change has the size of its weight: the LoRA seems to be for %s", e.error, e.model)
+}
+
 // checkSize returns a [*sizeError] if the shape of a change is not that of the weight.
 func (m *module) checkSize(rows, cols int, tensors ...*tensor) error {
 	if rows == m.rows && cols == m.cols {

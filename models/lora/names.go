@@ -64,8 +64,8 @@ var unsupported = []namedReason{
 const controlLoRA = "a control LoRA, such as FLUX.1-Depth-dev-lora and FLUX.1-Canny-dev-lora: " +
 	"its model also gets the latents of a control image, 128 channels instead of 64, which no pipeline here does"
 
-// otherModels has hints for models that this version does not support. Their names are not those of
-// a supported model, except for the last.
+// otherModels has hints for models that this version does not support, by names that no supported
+// model has.
 var otherModels = []Hint{
 	{For: "Stable Diffusion XL", Names: regexp.MustCompile(
 		`(attentions_\d+|(in|out)put_blocks_\d+_1|middle_block_1)_transformer_blocks_[1-9]|(attentions\.\d+)\.transformer_blocks\.[1-9]|add_embedding`)},
@@ -80,7 +80,7 @@ var otherModels = []Hint{
 		`\.(img|txt)_attn_(qkv|[qkv]|proj)\.|(img|txt)_attn_[qkv]\.|(img|txt)_(mlp[._]fc[12]|mod[._]linear)|blocks[._]\d+[._]modulation[._]linear|token_refiner`)},
 	{For: "Anima (or Cosmos Predict2)", Names: regexp.MustCompile(
 		`blocks[._]\d+[._]+((cross|self)_attn[._]([qkv]|output)_proj|adaln_modulation_|mlp[._]layer[12])|llm_adapter[._]`)},
-	{For: "Wan", Names: regexp.MustCompile(`(^|[._])blocks[._]\d+[._]((cross|self)_attn|ffn|attn[12]|diffusion_)`)},
+	{For: "Wan", Names: regexp.MustCompile(`(^|\.|unet_+)blocks[._]\d+[._]((cross|self)_attn|ffn|attn[12]|diffusion_)`)},
 	{For: "LTX-2", Names: regexp.MustCompile(`audio_(attn|ff|to_video)|video_to_audio`)},
 	{For: "LTX-Video, PixArt, Sana, Mochi or CogVideoX", Names: regexp.MustCompile(
 		`(^|[._])transformer_blocks[._]\d+[._]attn[12][._]|patchify_proj|adaln_single|caption_projection`)},
@@ -89,23 +89,36 @@ var otherModels = []Hint{
 	{For: "Hunyuan-DiT or Kandinsky", Names: regexp.MustCompile(`(text|visual)_transformer_blocks|blocks[._]\d+[._](attn[12]|skip_linear)`)},
 }
 
-// flux are the names that FLUX.1 and FLUX.2 have in common.
-var flux = Hint{
-	For: "FLUX.1 or FLUX.2", Names: regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`),
-	Classes: []string{"FluxTransformer2DModel", "Flux2Transformer2DModel"},
+// shared has hints for names that several families have.
+var shared = []Hint{
+	{
+		For: "FLUX.1 or FLUX.2", Names: regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`),
+		Classes: []string{"FluxTransformer2DModel", "Flux2Transformer2DModel"},
+	},
+	{
+		For: "FLUX.1, FLUX.2 or Qwen-Image", Names: regexp.MustCompile(`transformer_blocks[._]\d+[._]attn[._](add_[qkv]_proj|to_add)`),
+		Classes: []string{"FluxTransformer2DModel", "Flux2Transformer2DModel", "QwenImageTransformer2DModel"},
+	},
 }
 
 // guessModel returns the model that a LoRA with such tensor names seems to be for, "" if it is
 // unknown or one of the loaded classes.
 func guessModel(names []string, hints []Hint, loaded []string) string {
-	for _, hint := range slices.Concat(otherModels, hints, []Hint{flux}) {
-		if !slices.ContainsFunc(names, hint.Names.MatchString) {
-			continue
-		}
-		if slices.ContainsFunc(hint.Classes, func(class string) bool { return slices.Contains(loaded, class) }) {
-			return ""
-		}
-		return hint.For
+	hint := findHint(names, slices.Concat(otherModels, hints, shared))
+	if slices.ContainsFunc(hint.Classes, func(class string) bool { return slices.Contains(loaded, class) }) {
+		return ""
 	}
-	return ""
+	return hint.For
+}
+
+// findHint returns the first hint that matches any of the names, a zero one if there is none. Names of
+// text encoders do not count, because several models have the same.
+func findHint(names []string, hints []Hint) Hint {
+	names = slices.DeleteFunc(slices.Clone(names), textEncoder.MatchString)
+	for _, hint := range hints {
+		if slices.ContainsFunc(names, hint.Names.MatchString) {
+			return hint
+		}
+	}
+	return Hint{}
 }
