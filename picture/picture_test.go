@@ -41,7 +41,7 @@ func full() *Settings {
 		LoRAs: []LoRA{
 			{Path: "me/loras:in/ink, wash.safetensors", Revision: strings.Repeat("0f", 20), Scale: 0.7,
 				SHA256: strings.Repeat("89abcdef01234567", 4)},
-			{Path: "~/b.safetensors", Scale: -1},
+			{Path: "~/b.safetensors", Scale: -1, Partial: true},
 		},
 		RuntimeLoRA: true,
 		Created:     time.Date(2026, 11, 21, 16, 30, 5, 0, time.UTC), Seconds: 12.5,

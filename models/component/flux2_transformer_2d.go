@@ -34,7 +34,7 @@ var Flux2Transformer2DModel = &Class{
 	},
 	// some programs cut off the first four letters of transformer_blocks
 	LoRA: append(joined("transformer_blocks.{}"), layout.Rename("sformer_blocks.{}", "transformer_blocks.{}")...),
-	LoRAHint: &lora.Hint{For: "FLUX.2", Names: regexp.MustCompile(
+	LoRAHint: &lora.Hint{For: "FLUX.2", Shared: fluxNames, Names: regexp.MustCompile(
 		`to_qkv_mlp_proj|stream_modulation|time_guidance_embed|ff(_context)?[._]linear_(in|out)`)},
 	Infer: inferFlux2,
 	Quantization: []QuantizationRule{

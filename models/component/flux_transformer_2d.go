@@ -42,8 +42,9 @@ var FluxTransformer2DModel = &Class{
 		{Other: "single_blocks.{}.processor.proj", Names: in("single_transformer_blocks.{}", "proj_out")},
 	}, fluxTrainers()),
 	LoRAPadded: []string{"x_embedder"}, // inputs after those of the latents, as in diffusers
-	LoRAHint: &lora.Hint{For: "FLUX.1", Names: regexp.MustCompile(
-		`(img|txt)_mod[._]lin[._]|vector_in|modulation[._]lin[._]|proj_mlp|blocks[._]\d+[._](norm1?(_context)?[._]linear|ff(_context)?[._](net|linear[12]))`)},
+	LoRAHint: &lora.Hint{For: "FLUX.1", Shared: fluxNames, Names: regexp.MustCompile(
+		`(img|txt)_mod[._]lin[._]|vector_in|modulation[._]lin[._]|proj_mlp|` +
+			`blocks[._]\d+[._](norm1?(_context)?[._]linear|ff(_context)?[._](net|linear[12]))`)},
 	Infer: inferFlux,
 	Quantization: []QuantizationRule{
 		{"x_embedder", 8}, {"context_embedder", 8}, {"time_text_embed.*", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
@@ -85,6 +86,12 @@ func fluxRules() []layout.Rule {
 		),
 	)
 }
+
+// fluxNames matches names in LoRAs for FLUX.1 and for FLUX.2.
+var fluxNames = regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks|` + jointNames.String())
+
+// jointNames matches names of attention in the blocks of FLUX.1, FLUX.2 and Qwen-Image.
+var jointNames = regexp.MustCompile(`transformer_blocks[._]\d+[._]attn[._](add_[qkv]_proj|to_add)`)
 
 // fluxTrainers returns the rules for LoRAs of DiffSynth-Studio and of OneTrainer.
 func fluxTrainers() []layout.Rule {

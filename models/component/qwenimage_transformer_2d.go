@@ -32,7 +32,7 @@ var QwenImageTransformer2DModel = &Class{
 		}},
 	},
 	LoRA: joined("transformer_blocks.{}"),
-	LoRAHint: &lora.Hint{For: "Qwen-Image", Names: regexp.MustCompile(
+	LoRAHint: &lora.Hint{For: "Qwen-Image", Shared: jointNames, Names: regexp.MustCompile(
 		`transformer_blocks[._]\d+[._](img|txt)_m(lp|od)`)},
 	Infer: inferQwenImage,
 	Quantization: []QuantizationRule{

@@ -69,14 +69,18 @@ func (g goldens) components(t testing.TB, model string) (out []lora.Component) {
 // described is a component with all that package component knows of its class.
 func described(name, class string, model any) lora.Component {
 	c := component.Find(class)
-	return lora.Component{Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, UnusedLayers: c.LoRAUnusedLayers, Padded: c.LoRAPadded}
+	return lora.Component{
+		Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, UnusedLayers: c.LoRAUnusedLayers, Padded: c.LoRAPadded,
+	}
 }
 
 // hints are those of all classes.
 func hints() (list []lora.Hint) {
 	for _, c := range component.All {
 		if c.LoRAHint != nil {
-			list = append(list, lora.Hint{For: c.LoRAHint.For, Names: c.LoRAHint.Names, Classes: []string{c.Name}})
+			hint := *c.LoRAHint
+			hint.Class = c.Name
+			list = append(list, hint)
 		}
 	}
 	return list

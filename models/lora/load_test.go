@@ -167,16 +167,19 @@ func TestUnmatched(t *testing.T) {
 		unmatched int
 	}{
 		"one": {append(pair("transformer.x_embedder", 16, 3, 16), tensor("transformer.x_embedder.weight", 2)),
-			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer (--lora-partial uses the others):\n\ttransformer.x_embedder.weight", 1},
+			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer (--lora-partial uses the " +
+				"others):\n\ttransformer.x_embedder.weight", 1},
 		"a layer": {append(pair("transformer.x_embedder", 16, 3, 16), pair("transformer.transformer_blocks.7.attn.to_q", 16, 1, 16)...),
 			"does not fit this model (" + components + "): 2 of its 4 tensors match no layer (--lora-partial uses the others):\n" +
 				"\ttransformer.transformer_blocks.7.attn.to_q.lora_A.weight\n\ttransformer.transformer_blocks.7.attn.to_q.lora_B.weight",
 			2},
-		"many": {several, "does not fit this model (" + components + "): 60 of its 62 tensors match no layer (--lora-partial uses the others):\n" +
-			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_A.weight (30 of this form)\n" +
-			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_B.weight (30 of this form)", 60},
+		"many": {several,
+			"does not fit this model (" + components + "): 60 of its 62 tensors match no layer (--lora-partial uses the others):\n" +
+				"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_A.weight (30 of this form)\n" +
+				"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_B.weight (30 of this form)", 60},
 		"kohya": {append(pair("lora_unet_img_in", 16, 3, 16), scalar("lora_unet_img_out.alpha", 1)),
-			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer (--lora-partial uses the others):\n\tlora_unet_img_out.alpha", 1},
+			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer (--lora-partial uses the " +
+				"others):\n\tlora_unet_img_out.alpha", 1},
 		"SDXL": {pair("lora_unet_input_blocks_4_1_proj_in", 16, 3, 16),
 			"does not fit this model (" + components +
 				"): none of its 2 tensors matches a layer; it seems to be for Stable Diffusion or SDXL:\n" +
@@ -208,33 +211,43 @@ func TestUnmatched(t *testing.T) {
 // TestFormatsRefused: tensors of formats that are not supported are named, also with Partial.
 func TestFormatsRefused(t *testing.T) {
 	const to = "transformer.transformer_blocks.0.attn.to_q"
-	control := []*checkpoint.Array{tensor("double_blocks.0.img_attn.norm.key_norm.scale", 8), tensor("double_blocks.0.img_attn.norm.query_norm.scale", 8)}
-	const needs = "a control LoRA, such as FLUX.1-Depth-dev-lora and FLUX.1-Canny-dev-lora: its model also gets the latents of a control image"
+	control := []*checkpoint.Array{tensor("double_blocks.0.img_attn.norm.key_norm.scale", 8),
+		tensor("double_blocks.0.img_attn.norm.query_norm.scale", 8)}
+	const needs = "a control LoRA, as for depth maps and edges: its model also gets the latents of a control image"
 	for want, tensors := range map[string][]*checkpoint.Array{
-		"not supported: it has tensors of " + needs:                                                       append(pair("double_blocks.0.img_attn.proj", 16, 3, 16), control...),
-		"which no pipeline here does (1 of 3):\n\tdiffusion_model.img_in.reshape_weight":                  append(pair("diffusion_model.img_in", 16, 3, 16), tensor("diffusion_model.img_in.reshape_weight", 2)),
-		"img_in.lora_A.weight: shape [3 32]: not supported: it is that of " + needs:                       pair("img_in", 16, 3, 32),
-		"OFT, whose changes multiply the weights (1 of N):\n\t" + to + ".oft_blocks":                      append(pair(to, 16, 3, 16), tensor(to+".oft_blocks", 2, 8, 8)),
-		"OFT, whose changes multiply the weights (1 of N):\n\t" + to + ".oft_R.weight":                    {tensor(to+".oft_R.weight", 2, 8)},
-		"Tucker's decomposition, which only convolutions have (1 of N):\n\t" + to + ".lokr_t2":            append(pair(to, 16, 3, 16), tensor(to+".lokr_t2", 2, 2)),
-		"Tucker's decomposition, which only convolutions have (1 of N):\n\t" + to + ".lora_mid.weight":    {tensor(to+".lora_mid.weight", 2, 2)},
-		"GLoRA, whose changes multiply the weights (1 of N):\n\t" + to + ".a1.weight":                     {tensor(to+".a1.weight", 2, 2)},
-		"IA3, whose changes multiply the weights (1 of N):\n\t" + to + ".ia3_l":                           {tensor(to+".ia3_l", 2, 2)},
-		"PEFT's LoRA of embeddings (1 of N):\n\ttext_encoder.embeddings.token_embedding.lora_embedding_A": {tensor("text_encoder.embeddings.token_embedding.lora_embedding_A", 2, 2)},
-		"a format of PEFT other than LoRA, LoKr and LoHa (1 of N):\n\t" + to + ".vera_lambda_b":           {tensor(to+".vera_lambda_b", 2)},
-		"LyCORIS' trained factor of a layer (1 of N):\n\t" + to + ".scalar":                               append(pair(to, 16, 3, 16), tensor(to+".scalar")),
+		"not supported: it has tensors of " + needs: append(pair("double_blocks.0.img_attn.proj", 16, 3, 16), control...),
+		"which no pipeline here does (1 of 3):\n\tdiffusion_model.img_in.reshape_weight": append(
+			pair("diffusion_model.img_in", 16, 3, 16), tensor("diffusion_model.img_in.reshape_weight", 2)),
+		"img_in.lora_A.weight: shape [3 32]: not supported: it is that of " + needs: pair("img_in", 16, 3, 32),
+		"OFT, whose changes multiply the weights (1 of N):\n\t" + to + ".oft_blocks": append(pair(to, 16, 3, 16),
+			tensor(to+".oft_blocks", 2, 8, 8)),
+		"OFT, whose changes multiply the weights (1 of N):\n\t" + to + ".oft_R.weight": {tensor(to+".oft_R.weight", 2,
+			8)},
+		"Tucker's decomposition, which only convolutions have (1 of N):\n\t" + to + ".lokr_t2": append(pair(to, 16, 3, 16),
+			tensor(to+".lokr_t2", 2, 2)),
+		"Tucker's decomposition, which only convolutions have (1 of N):\n\t" + to + ".lora_mid.weight": {tensor(to+".lora_mid.weight",
+			2, 2)},
+		"GLoRA, whose changes multiply the weights (1 of N):\n\t" + to + ".a1.weight": {tensor(to+".a1.weight", 2, 2)},
+		"IA3, whose changes multiply the weights (1 of N):\n\t" + to + ".ia3_l":       {tensor(to+".ia3_l", 2, 2)},
+		"PEFT's LoRA of embeddings (1 of N):\n\ttext_encoder.embeddings.token_embedding.lora_embedding_A": {
+			tensor("text_encoder.embeddings.token_embedding.lora_embedding_A", 2, 2)},
+		"a format of PEFT other than LoRA, LoKr and LoHa (1 of N):\n\t" + to + ".vera_lambda_b": {tensor(to+".vera_lambda_b", 2)},
+		"LyCORIS' trained factor of a layer (1 of N):\n\t" + to + ".scalar": append(pair(to, 16, 3, 16),
+			tensor(to+".scalar")),
 		"lora_A.weight: expected one number, F32, as " + to + ".lora_A.weight_scale, found F32 [2]": {
 			{Name: to + ".lora_A.weight", Dtype: checkpoint.F8E4M3, Shape: []int{1, 16}, Data: make([]byte, 16)},
 			tensor(to+".lora_A.weight_scale", 2), tensor(to+".lora_B.weight", 16, 1),
 		},
 		"lora_A.weight: expected F32, F16, BF16 or F8_E4M3, found F8_E5M2": {
-			{Name: to + ".lora_A.weight", Dtype: checkpoint.F8E5M2, Shape: []int{1, 16}, Data: make([]byte, 16)}, tensor(to+".lora_B.weight", 16, 1),
+			{Name: to + ".lora_A.weight", Dtype: checkpoint.F8E5M2, Shape: []int{1, 16}, Data: make([]byte, 16)},
+			tensor(to+".lora_B.weight", 16, 1),
 		},
 	} {
 		for _, partial := range []bool{false, true} {
 			path := saveAny(t, tensors...)
 			want := strings.Replace(want, "(1 of N)", fmt.Sprintf("(1 of %d)", len(tensors)), 1)
-			if _, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1, Partial: partial}); err == nil || !strings.Contains(err.Error(), want) {
+			if _, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1,
+				Partial: partial}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("found %v, expected %q", err, want)
 			}
 		}
@@ -247,30 +260,36 @@ func TestLeftOut(t *testing.T) {
 	one := pair("transformer."+q, 16, 3, 16)
 	other := pair("transformer.other", 16, 3, 16)
 	for name, test := range map[string]struct {
-		model, strict string // the error without Partial, "" if there is none
+		model, strict string // the error without Partial, "" without one
 		tensors       []*checkpoint.Array
 		modules       int
 		warnings      []string
 	}{
 		"textual inversion": {"flux", "", append(one, tensor("bundle_emb.ohwx.clip_l", 2, 16), tensor("bundle_emb.ohwx.t5", 2, 12)), 1,
-			[]string{"left out 2 of its 4 tensors, embeddings of textual inversion, which are not supported: bundle_emb.ohwx.clip_l, bundle_emb.ohwx.t5"}},
+			[]string{"left out 2 of its 4 tensors, embeddings of textual inversion, which are not supported: " +
+				"bundle_emb.ohwx.clip_l, bundle_emb.ohwx.t5"}},
 		"projection": {"flux", "", append(one, pair("text_encoders.clip_l.transformer.text_projection", 16, 2, 16)...), 1,
-			[]string{"left out 2 of its 4 tensors, a projection that the pipeline does not use: text_encoders.clip_l.transformer.text_projection.lora_A.weight, "}},
+			[]string{"left out 2 of its 4 tensors, a projection that the pipeline does not use: " +
+				"text_encoders.clip_l.transformer.text_projection.lora_A.weight, "}},
 		"another text encoder": {"flux2", "", slices.Concat(one, pair("lora_te1_text_model_encoder_layers_0_mlp_fc1", 16, 2, 16),
 			pair("lora_te1_text_model_encoder_layers_7_mlp_fc1", 16, 2, 16)), 1, []string{
 			"left out 4 of its 6 tensors, of a text encoder that the pipeline does not have: " +
 				"lora_te1_text_model_encoder_layers_{}_mlp_fc1.lora_A.weight (2 of this form), "}},
-		"CLIP on Z-Image": {"zimage", "", slices.Concat(pair("layers.0.attention.to_q", 24, 3, 24), pair("lora_te1_text_model_encoder_layers_0_mlp_fc1", 16, 2, 16)),
+		"CLIP on Z-Image": {"zimage", "", slices.Concat(pair("layers.0.attention.to_q", 24, 3, 24),
+			pair("lora_te1_text_model_encoder_layers_0_mlp_fc1", 16, 2, 16)),
 			1, []string{"left out 2 of its 4 tensors, of a text encoder that the pipeline does not have"}},
-		"a layer of a text encoder": {"flux", "2 of its 4 tensors match no layer", append(one, pair("lora_te1_text_model_encoder_layers_7_mlp_fc1", 24, 2, 16)...), 1,
+		"a layer of a text encoder": {"flux", "2 of its 4 tensors match no layer", append(one,
+			pair("lora_te1_text_model_encoder_layers_7_mlp_fc1", 24, 2, 16)...), 1,
 			[]string{"left out 2 of its 4 tensors, which match no layer: lora_te1_text_model_encoder_layers_7_mlp_fc1.lora_A.weight, "}},
 		"a layer": {"flux", "2 of its 4 tensors match no layer (--lora-partial uses the others):", append(one, other...), 1,
-			[]string{"left out 2 of its 4 tensors, which match no layer: transformer.other.lora_A.weight, transformer.other.lora_B.weight"}},
+			[]string{"left out 2 of its 4 tensors, which match no layer: transformer.other.lora_A.weight, " +
+				"transformer.other.lora_B.weight"}},
 		"a size": {"flux", k + ": expected a change of shape [16 16]", append(one, pair("transformer."+k, 16, 3, 20)...), 1,
 			[]string{"left out 1 of its 2 modules, whose layers have another size: transformer." + k}},
 		"a difference of another size": {"flux", "expected shape [16 16]", append(one, tensor("transformer."+k+".diff", 16, 17)), 1,
 			[]string{"left out 1 of its 2 modules, whose layers have another size: transformer." + k}},
-		"another name": {"flux", "", slices.Concat(one, pair("lora_unet_double_blocks_0_img_attn_qkv", 48, 3, 16), pair("lora_unet_double_blocks_1_img_attn_qkv", 48, 3, 16)), 2,
+		"another name": {"flux", "", slices.Concat(one, pair("lora_unet_double_blocks_0_img_attn_qkv", 48, 3, 16),
+			pair("lora_unet_double_blocks_1_img_attn_qkv", 48, 3, 16)), 2,
 			[]string{"left out lora_unet_double_blocks_0_img_attn_qkv: transformer." + q + " changes the same layers, and counts"}},
 		"another prefix": {"flux", "", append(one, pair("lora_unet_transformer_blocks_0_attn_to_q", 16, 3, 16)...), 1,
 			[]string{"left out lora_unet_transformer_blocks_0_attn_to_q: transformer." + q + " changes"}},

@@ -146,7 +146,8 @@ func (s *Set) addModules(f *file, spec Spec, matched *matching, count map[string
 	if len(all) == 0 {
 		errs = append(errs, misfits...)
 	} else if len(missed) > 0 {
-		matched.warn(f, "left out %d of its %d modules, whose layers have another size: %s", len(missed), len(matched.modules), list(missed))
+		matched.warn(f, "left out %d of its %d modules, whose layers have another size: %s", len(missed), len(matched.modules),
+			list(missed))
 	}
 	if len(repeated) > 0 {
 		matched.warn(f, "left out %s: %s changes the same layers, and counts", list(repeated), list(counted))

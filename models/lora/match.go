@@ -249,7 +249,7 @@ func (m *matching) unusable(f *file, spec Spec, components []*component, hints [
 	return nil
 }
 
-// isOtherEncoder reports whether a tensor belongs to a text encoder that is none of the components.
+// isOtherEncoder reports whether a tensor belongs to a text encoder that is not one of the components.
 func (m *matching) isOtherEncoder(key string, components []*component) bool {
 	prefix := textEncoder.FindString(key)
 	if prefix == "" {

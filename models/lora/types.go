@@ -35,7 +35,8 @@ type Component struct {
 
 // A Hint recognises the model that a LoRA is for by the names of its tensors.
 type Hint struct {
-	For     string         // the model
-	Names   *regexp.Regexp // matches some of the names
-	Classes []string       // the classes of its transformer, nil if it is not supported
+	For    string         // the model
+	Names  *regexp.Regexp // matches some of the names that only this model has
+	Shared *regexp.Regexp // if set, matches some that a few other models have too
+	Class  string         // the class of its transformer, "" if it is not supported
 }
