@@ -203,7 +203,7 @@ func (e *sizeErrors) Error() string {
 }
 
 // checkSize returns a [*sizeError] if the shape of a change is not that of the weight.
-func (m *module) checkSize(rows, cols int, tensors ...*tensor) error {
+func (m *module) checkSize(rows, cols int, how string, tensors ...*tensor) error {
 	if rows == m.rows && cols == m.cols {
 		return nil
 	}
@@ -211,8 +211,8 @@ func (m *module) checkSize(rows, cols int, tensors ...*tensor) error {
 	for _, t := range tensors {
 		found = append(found, fmt.Sprintf("%s %v", quote.Name(t.Name), t.Shape))
 	}
-	return &sizeError{m.errorf("expected a change of shape %v, that of %s, found %v: %s",
-		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))}
+	return &sizeError{m.errorf("expected a change of shape %v, that of %s, found %v, %s %s",
+		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, how, strings.Join(found, ", "))}
 }
 
 func (m *module) lowRank() (delta, float64, error) {
@@ -227,7 +227,7 @@ func (m *module) lowRank() (delta, float64, error) {
 			return nil, 0, down.errorf("shape %v: not supported: it is that of %s", down.Shape, controlLoRA)
 		}
 	}
-	if err := m.checkSize(up.Shape[0], down.Shape[1]+padding, up, down); err != nil {
+	if err := m.checkSize(up.Shape[0], down.Shape[1]+padding, "the product of", up, down); err != nil {
 		return nil, 0, err
 	}
 	scale, err := m.scale(down.Shape[0], true)
@@ -269,7 +269,7 @@ func (m *module) kron() (delta, float64, error) {
 				"factors of shapes %v and %v: axis %d is empty", s1, s2, i)
 		}
 	}
-	if err := m.checkSize(s1[0]*s2[0], s1[1]*s2[1], append(w1.tensors(), w2.tensors()...)...); err != nil {
+	if err := m.checkSize(s1[0]*s2[0], s1[1]*s2[1], "the Kronecker product of", append(w1.tensors(), w2.tensors()...)...); err != nil {
 		return nil, 0, err
 	}
 	rank := cmp.Or(rank2, rank1)
@@ -290,7 +290,7 @@ func (m *module) hadamard() (delta, float64, error) {
 		return nil, 0, err
 	}
 	for _, p := range [][2]*tensor{{a1, b1}, {a2, b2}} {
-		if err := m.checkSize(p[0].Shape[0], p[1].Shape[1], p[0], p[1]); err != nil {
+		if err := m.checkSize(p[0].Shape[0], p[1].Shape[1], "the product of", p[0], p[1]); err != nil {
 			return nil, 0, err
 		}
 	}

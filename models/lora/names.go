@@ -110,6 +110,7 @@ func guessModel(names []string, hints []Hint, loaded []string) string {
 			return ""
 		}
 	}
+	slices.Sort(models)
 	return strings.Join(models, " or ")
 }
 
