@@ -24,6 +24,9 @@ type LoRA struct {
 	Path string
 	// Scale multiplies the changes. 0 stands for 1.
 	Scale float64
+	// Partial uses the tensors that fit the model and leaves out the others. Otherwise a tensor
+	// that fits no layer is an error.
+	Partial bool
 }
 
 // A LoRAReport describes a LoRA that was applied to a model.
@@ -35,6 +38,8 @@ type LoRAReport struct {
 	// Unused lists tensors for the last layers of a text encoder, whose output the
 	// pipeline does not use.
 	Unused []string
+	// Warnings describe tensors that were left out. OpenOptions.Warn gets them too.
+	Warnings []string
 }
 
 // LoRAs describes each of OpenOptions.LoRAs.
@@ -58,7 +63,7 @@ func OpenOptionsFrom(s *Settings) *OpenOptions {
 		if l.Scale == 0 {
 			continue // has no effect
 		}
-		o.LoRAs = append(o.LoRAs, LoRA{Path: recordedLoRA(l), Scale: l.Scale})
+		o.LoRAs = append(o.LoRAs, LoRA{Path: recordedLoRA(l), Scale: l.Scale, Partial: l.Partial})
 	}
 	return o
 }
@@ -106,8 +111,10 @@ func findLoRAs(list []LoRA) (specs []lora.Spec, recorded []picture.LoRA, err err
 		if err != nil {
 			return nil, nil, err
 		}
-		specs = append(specs, lora.Spec{Path: found.Path, Scale: scale})
-		recorded = append(recorded, picture.LoRA{Path: catalog.TildePath(found.Name), Revision: found.Revision, Scale: scale})
+		specs = append(specs, lora.Spec{Path: found.Path, Scale: scale, Partial: l.Partial})
+		recorded = append(recorded, picture.LoRA{
+			Path: catalog.TildePath(found.Name), Revision: found.Revision, Scale: scale, Partial: l.Partial,
+		})
 	}
 	return specs, recorded, nil
 }

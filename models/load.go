@@ -61,7 +61,8 @@ type LoadOptions struct {
 	// autoencoder that decodes previews, or nil for projections of the latents.
 	PreviewDecoder func(component.Component) (fs.FS, error)
 	// Warn, if set, is called before the weights are read if the runs may need more memory than
-	// is free. The message suggests settings that fit.
+	// is free, with a message that suggests settings that fit, and about tensors of LoRAs that are
+	// left out.
 	Warn func(string)
 
 	headersOnly bool  // reads no weights
@@ -188,6 +189,13 @@ func (p *Pipeline) loadWeights(runs []*Run, o LoadOptions) error {
 	}
 	if err := p.checkFit(runs, o.Batch, o.Warn); err != nil {
 		return err
+	}
+	for _, l := range p.LoRAs() {
+		for _, warning := range l.Warnings {
+			if o.Warn != nil {
+				o.Warn(warning)
+			}
+		}
 	}
 	for _, c := range p.declared.Components {
 		if p.residency.lowRAM && c.Dir != component.Autoencoders {

@@ -356,7 +356,7 @@ func TestJSONIsStrict(t *testing.T) {
 		`{"version":1,"references":[{"path":"a","sha256":"0"}]}`: "references[0].sha256: expected 64",
 		`{"version":1,"references":[` + strings.Repeat(`{"path":"a"},`, maxReferences) +
 			`{"path":"a"}]}`: "references: expected at most 64, found 65",
-		`{"version":1,"loras":["a"]}`:                      "loras: expected an array of objects with path, revision, scale and sha256",
+		`{"version":1,"loras":["a"]}`:                      "loras: expected an array of objects with path, revision, scale, sha256 and",
 		`{"version":1,"loras":[{"scale":1}]}`:              "loras[0].path is missing",
 		`{"version":1,"loras":[{"path":"a","scale":"1"}]}`: "loras: expected an array",
 		`{"version":1,"runtime_lora":1}`:                   "runtime_lora: expected true or false, found 1",

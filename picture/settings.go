@@ -159,6 +159,8 @@ type LoRA struct {
 	// SHA256 is the hash of the file's bytes in lower-case hexadecimal digits,
 	// "" if it is not known.
 	SHA256 string `json:"sha256,omitempty"`
+	// Partial means that tensors that fit no layer of the model were left out.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // MaxSide is the largest height and width that Settings can have, in pixels.
@@ -458,7 +460,7 @@ func (s *Settings) readField(name string, raw json.RawMessage) error {
 		case *[]SourceImage:
 			want = "an array of objects with path and sha256"
 		case *[]LoRA:
-			want = "an array of objects with path, revision, scale and sha256"
+			want = "an array of objects with path, revision, scale, sha256 and partial"
 		case *bool:
 			want = "true or false"
 		}

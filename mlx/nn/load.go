@@ -303,6 +303,21 @@ func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
 	return out, nil
 }
 
+// Read returns a tensor of a checkpoint that is not a parameter of a model, as [Load] reads one. 8-bit
+// floats may have a scale. It throws errors and must run on the MLX thread.
+func Read(ck *checkpoint.Checkpoint, t checkpoint.Tensor, scale *checkpoint.Tensor) *mlx.Array {
+	defer naming(t)
+	found := Found{Tensor: t, Scales: scale}
+	f, err := openFiles(ck, []Found{found})
+	if err != nil {
+		mlx.Throw(err)
+	}
+	a := f.plain(found).Contiguous()
+	mlx.Eval(a)
+	f.done(found)
+	return a
+}
+
 // read returns a tensor in the layout of diffusers.
 func (f *files) read(t checkpoint.Tensor) *mlx.Array {
 	if f.numbers != nil {

@@ -41,6 +41,12 @@ func (f Found) inFile() (all []checkpoint.Tensor) {
 // of a quantized one, and the scale of 8-bit floats in ComfyUI's and other files.
 var companions = []string{"scales", "biases", "scale_weight", "weight_scale"}
 
+// floatScales are the names of the scale of 8-bit floats, in ComfyUI's and in other files.
+var floatScales = companions[2:]
+
+// IsFloatScale reports whether a tensor can be the scale of 8-bit floats.
+func IsFloatScale(t checkpoint.Tensor) bool { return t.Dtype == checkpoint.F32 && t.Len() == 1 }
+
 // Companions returns the names of the tensors that may come with a weight.
 func Companions(weight string) (names []string) {
 	for _, name := range companions {
@@ -139,12 +145,12 @@ func (m *matcher) match(p Parameter) (f Found) {
 		return f
 	case t.Packing != nil: // complete, or there would be none
 	case t.Dtype == checkpoint.F8E4M3:
-		for _, scale := range []string{"scale_weight", "weight_scale"} { // in ComfyUI's and in other files
+		for _, scale := range floatScales {
 			if f.Scales == nil {
 				f.Scales = m.find(module + scale)
 			}
 		}
-		if s := f.Scales; s != nil && (s.Dtype != checkpoint.F32 || s.Bytes() != 4) {
+		if s := f.Scales; s != nil && !IsFloatScale(*s) {
 			m.misshapen(*s, "one number, F32")
 		}
 	case !t.Dtype.IsWeight():

@@ -33,9 +33,10 @@ var Flux2Transformer2DModel = &Class{
 		}},
 	},
 	// some programs cut off the first four letters of transformer_blocks
-	LoRA:     append(joined("transformer_blocks.{}"), layout.Rename("sformer_blocks.{}", "transformer_blocks.{}")...),
-	LoRAHint: &lora.Hint{For: "FLUX.2", Names: regexp.MustCompile(`to_qkv_mlp_proj|stream_modulation`)},
-	Infer:    inferFlux2,
+	LoRA: append(joined("transformer_blocks.{}"), layout.Rename("sformer_blocks.{}", "transformer_blocks.{}")...),
+	LoRAHint: &lora.Hint{For: "FLUX.2", Shared: fluxNames, Names: regexp.MustCompile(
+		`to_qkv_mlp_proj|stream_modulation|time_guidance_embed|ff(_context)?[._]linear_(in|out)`)},
+	Infer: inferFlux2,
 	Quantization: []QuantizationRule{
 		{"x_embedder", 8}, {"context_embedder", 8}, {"time_guidance_embed.*", 8}, {"*_modulation*.linear", 8},
 		{"norm_out.linear", 8}, {"proj_out", 8},

@@ -40,10 +40,12 @@ var FluxTransformer2DModel = &Class{
 		{Other: "double_blocks.{}.processor.proj_lora2", Names: in("transformer_blocks.{}.attn", "to_add_out")},
 		{Other: "single_blocks.{}.processor.qkv", Names: in("single_transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
 		{Other: "single_blocks.{}.processor.proj", Names: in("single_transformer_blocks.{}", "proj_out")},
-	}),
+	}, fluxTrainers()),
 	LoRAPadded: []string{"x_embedder"}, // inputs after those of the latents, as in diffusers
-	LoRAHint:   &lora.Hint{For: "FLUX.1 or FLUX.2", Names: regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`)},
-	Infer:      inferFlux,
+	LoRAHint: &lora.Hint{For: "FLUX.1", Shared: fluxNames, Names: regexp.MustCompile(
+		`(img|txt)_mod[._]lin[._]|vector_in|modulation[._]lin[._]|proj_mlp|` +
+			`blocks[._]\d+[._](norm1?(_context)?[._]linear|ff(_context)?[._](net|linear[12]))`)},
+	Infer: inferFlux,
 	Quantization: []QuantizationRule{
 		{"x_embedder", 8}, {"context_embedder", 8}, {"time_text_embed.*", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
 	},
@@ -83,6 +85,45 @@ func fluxRules() []layout.Rule {
 			qkNorm("norm", "attn.norm_q", "attn.norm_k"),
 		),
 	)
+}
+
+// fluxNames matches names in LoRAs for FLUX.1 and for FLUX.2.
+var fluxNames = regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks|` + jointNames.String())
+
+// jointNames matches names of attention in the blocks of FLUX.1, FLUX.2 and Qwen-Image.
+var jointNames = regexp.MustCompile(`transformer_blocks[._]\d+[._]attn[._](add_[qkv]_proj|to_add)`)
+
+// fluxTrainers returns the rules for LoRAs of DiffSynth-Studio and of OneTrainer.
+func fluxTrainers() []layout.Rule {
+	diffsynth := slices.Concat(
+		layout.Under("blocks.{}", "transformer_blocks.{}", layout.Rename(
+			"attn.a_to_out", "attn.to_out.0",
+			"attn.b_to_out", "attn.to_add_out",
+			"ff_a.0", "ff.net.0.proj",
+			"ff_a.2", "ff.net.2",
+			"ff_b.0", "ff_context.net.0.proj",
+			"ff_b.2", "ff_context.net.2",
+			"norm1_a.linear", "norm1.linear",
+			"norm1_b.linear", "norm1_context.linear",
+		), []layout.Rule{
+			layout.Fuse("attn.a_to_qkv", "attn.to_q", "attn.to_k", "attn.to_v"),
+			layout.Fuse("attn.b_to_qkv", "attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"),
+		}),
+		layout.Under("single_blocks.{}", "single_transformer_blocks.{}",
+			layout.Rename("proj_out", "proj_out", "norm.linear", "norm.linear"),
+			[]layout.Rule{layout.Fuse("to_qkv_mlp", "attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")}),
+	)
+	oneTrainer := slices.Concat( // the layers that the original layout fuses, with their numbers
+		layout.Under("double_blocks.{}", "transformer_blocks.{}.attn", layout.Rename(
+			"img_attn.qkv.0", "to_q", "img_attn.qkv.1", "to_k", "img_attn.qkv.2", "to_v",
+			"txt_attn.qkv.0", "add_q_proj", "txt_attn.qkv.1", "add_k_proj", "txt_attn.qkv.2", "add_v_proj",
+		)),
+		layout.Under("single_blocks.{}", "single_transformer_blocks.{}", layout.Rename(
+			"linear1.0", "attn.to_q", "linear1.1", "attn.to_k", "linear1.2", "attn.to_v", "linear1.3", "proj_mlp",
+		)),
+		layout.Rename("img_in.proj", "x_embedder"),
+	)
+	return append(diffsynth, oneTrainer...)
 }
 
 func inferFlux(s *layout.Sizes, inferred, published map[string]any) {

@@ -114,7 +114,9 @@ func (l *Loader) Unload(c Component) {
 func loraHints() (hints []lora.Hint) {
 	for _, c := range All {
 		if c.LoRAHint != nil {
-			hints = append(hints, *c.LoRAHint)
+			hint := *c.LoRAHint
+			hint.Class = c.Name
+			hints = append(hints, hint)
 		}
 	}
 	return hints

@@ -32,8 +32,8 @@ var QwenImageTransformer2DModel = &Class{
 		}},
 	},
 	LoRA: joined("transformer_blocks.{}"),
-	LoRAHint: &lora.Hint{For: "Qwen-Image", Names: regexp.MustCompile(
-		`transformer_blocks[._]\d+[._](img|txt)_m(lp|od)|transformer_blocks[._]\d+[._]attn[._]add_[qkv]_proj`)},
+	LoRAHint: &lora.Hint{For: "Qwen-Image", Shared: jointNames, Names: regexp.MustCompile(
+		`transformer_blocks[._]\d+[._](img|txt)_m(lp|od)`)},
 	Infer: inferQwenImage,
 	Quantization: []QuantizationRule{
 		{"img_in", 8}, {"txt_in", 8}, {"time_text_embed.*", 8}, {"transformer_blocks.*.img_mod.1", 8},

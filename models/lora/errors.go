@@ -27,6 +27,7 @@ type UnmatchedError struct {
 	Classes []string // the classes of the components that were searched
 	For     string   // the model that the LoRA seems to be for, "" if unknown
 	NotLoRA bool     // whether no tensor has a name that LoRAs use
+	Format  string   // the format of the tensors if it is not supported, "" otherwise
 }
 
 // maxGroups is the largest number of groups of names in a message.
@@ -37,6 +38,8 @@ func (e *UnmatchedError) Error() string {
 	fmt.Fprintf(&b, "LoRA %s: ", e.File)
 	model := fmt.Sprintf("this model (%s)", strings.Join(e.Classes, ", "))
 	switch n := len(e.Keys); {
+	case e.Format != "":
+		fmt.Fprintf(&b, "not supported: it has tensors of %s (%d of %d)", e.Format, n, e.Tensors)
 	case e.NotLoRA:
 		fmt.Fprintf(&b, "not a LoRA: expected tensors such as X.lora_A.weight or X.lokr_w1, found %d with other names "+
 			"(pass a model with --model)", e.Tensors)
@@ -50,19 +53,35 @@ func (e *UnmatchedError) Error() string {
 	if e.For != "" {
 		fmt.Fprintf(&b, "; it seems to be for %s", e.For)
 	}
+	if e.For == "" && e.Format == "" && !e.NotLoRA && len(e.Keys) < e.Tensors {
+		b.WriteString(" (--lora-partial uses the others)")
+	}
 	b.WriteByte(':')
-	groups, counts := grouped(e.Keys)
-	for i, g := range groups {
-		if i == maxGroups {
-			fmt.Fprintf(&b, "\n\tand %d more", len(groups)-i)
-			break
-		}
-		fmt.Fprintf(&b, "\n\t%s", quote.Name(g))
-		if counts[g] > 1 {
-			fmt.Fprintf(&b, " (%d of this form)", counts[g])
-		}
+	for _, g := range groups(e.Keys, maxGroups) {
+		b.WriteString("\n\t" + g)
 	}
 	return b.String()
+}
+
+// groups describes names, at most a number of groups of them.
+func groups(names []string, most int) (lines []string) {
+	groups, counts := grouped(names)
+	for i, g := range groups {
+		if i == most {
+			return append(lines, fmt.Sprintf("and %d more", len(groups)-i))
+		}
+		line := quote.Name(g)
+		if counts[g] > 1 {
+			line += fmt.Sprintf(" (%d of this form)", counts[g])
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// list describes names on one line.
+func list(names []string) string {
+	return strings.Join(groups(slices.Sorted(slices.Values(names)), 3), ", ")
 }
 
 var number = regexp.MustCompile(`(^|[._])\d+`)
@@ -86,22 +105,4 @@ func grouped(names []string) (groups []string, counts map[string]int) {
 		}
 	}
 	return groups, counts
-}
-
-// otherModels has hints for models that this version does not support.
-var otherModels = []Hint{
-	{"Stable Diffusion 3", regexp.MustCompile(`joint_blocks`)},
-	{"Stable Diffusion or SDXL", regexp.MustCompile(`(down|up|input|output|middle|mid)_block`)},
-	{"Wan", regexp.MustCompile(`(^|[._])blocks[._]\d+[._](cross|self)_attn`)},
-}
-
-// guessModel returns the model that a LoRA with such tensor names seems to be for, ""
-// if it is unknown.
-func guessModel(names []string, hints []Hint) string {
-	for _, hint := range slices.Concat(hints, otherModels) {
-		if slices.ContainsFunc(names, hint.Names.MatchString) {
-			return hint.For
-		}
-	}
-	return ""
 }

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
@@ -20,9 +23,10 @@ import (
 // A file is an open LoRA.
 type file struct {
 	*checkpoint.File
-	strength float64            // Spec.Scale
-	configs  map[string]*config // by component, "" for all components
-	data     *os.File           // the open file
+	weights  *checkpoint.Checkpoint // the file, with the formats of quantized weights
+	strength float64                // Spec.Scale
+	configs  map[string]*config     // by component, "" for all components
+	data     *os.File               // the open file
 }
 
 // peftName is the name of an adapter that PEFT saves next to its config.
@@ -74,6 +78,9 @@ func (f *file) prepare(folder checkpoint.Folder, name string) error {
 	if f.data, err = os.Open(path); err != nil {
 		return oserr.Bare(err)
 	}
+	if f.weights, err = checkpoint.NewCheckpoint(f.File); err != nil {
+		return err
+	}
 	if text := f.Header.Metadata[metadataKey]; text != "" {
 		if f.configs, err = parseMetadata(text); err != nil {
 			return fmt.Errorf("metadata %s: %w", metadataKey, err)
@@ -115,11 +122,25 @@ func (f *file) Close() error {
 // convolutions have, are removed.
 type tensor struct {
 	checkpoint.Tensor
-	file *file
+	file  *file
+	scale *checkpoint.Tensor // of 8-bit floats, nil without one
+}
+
+// names lists the tensors of the file, without those that only describe other tensors.
+func (f *file) names() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.weights.Tensors)), func(name string) bool {
+		weight, isScale := nn.Companion(name)
+		return layout.IsIgnored(name) || isScale && f.weights.Tensors[weight].Dtype == checkpoint.F8E4M3
+	})
 }
 
 func (f *file) tensor(name string) *tensor {
-	t := tensor{f.Header.Tensors[name], f}
+	t := tensor{Tensor: f.weights.Tensors[name], file: f}
+	for _, other := range nn.Companions(name) {
+		if s, ok := f.weights.Tensors[other]; ok && t.Dtype == checkpoint.F8E4M3 {
+			t.scale = &s
+		}
+	}
 	for len(t.Shape) > 2 && t.Shape[len(t.Shape)-1] == 1 {
 		t.Shape = t.Shape[:len(t.Shape)-1]
 	}
@@ -143,14 +164,30 @@ func (t *tensor) bytes() ([]byte, error) {
 	return data, nil
 }
 
-// array reads the tensor in its stored dtype. It throws errors.
+// check returns an error if the tensor has a dtype in which weights are not stored.
+func (t *tensor) check() error {
+	switch {
+	case t.Packing == nil && !t.Dtype.IsWeight() && t.Dtype != checkpoint.F8E4M3:
+		return t.errorf("expected F32, F16, BF16 or F8_E4M3, found %s", t.Dtype)
+	case t.scale != nil && !nn.IsFloatScale(*t.scale):
+		return t.errorf("expected one number, F32, as %s, found %s", quote.Name(t.scale.Name), t.scale.Type())
+	}
+	return nil
+}
+
+// array reads the tensor in its stored dtype, dequantized. It throws errors.
 func (t *tensor) array() *mlx.Array {
 	data, err := t.bytes()
 	if err != nil {
 		throw("%w", err)
 	}
-	dtype, _ := nn.DtypeOf(t.Dtype)
-	a := mlx.FromBytes(data, dtype, t.Shape...)
+	var a *mlx.Array
+	if t.Dtype.IsWeight() {
+		dtype, _ := nn.DtypeOf(t.Dtype)
+		a = mlx.FromBytes(data, dtype, t.Shape...)
+	} else {
+		a = nn.Read(t.file.weights, t.Tensor, t.scale).Reshape(t.Shape...)
+	}
 	if !a.AllFinite() {
 		throw("%w", t.errorf("has NaN or infinite values"))
 	}
@@ -170,6 +207,9 @@ func (t *tensor) number() (float64, error) {
 		return 0, err
 	}
 	one := checkpoint.Array{Dtype: t.Dtype, Shape: t.Shape, Data: data}
+	if values := checkpoint.EightBits(t.Dtype); values != nil {
+		return float64(values[data[0]]), nil
+	}
 	if !t.Dtype.IsNumeric() {
 		return 0, t.errorf("expected a number, found %s", t.Dtype)
 	}

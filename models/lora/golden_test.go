@@ -69,14 +69,18 @@ func (g goldens) components(t testing.TB, model string) (out []lora.Component) {
 // described is a component with all that package component knows of its class.
 func described(name, class string, model any) lora.Component {
 	c := component.Find(class)
-	return lora.Component{Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, UnusedLayers: c.LoRAUnusedLayers}
+	return lora.Component{
+		Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, UnusedLayers: c.LoRAUnusedLayers, Padded: c.LoRAPadded,
+	}
 }
 
 // hints are those of all classes.
 func hints() (list []lora.Hint) {
 	for _, c := range component.All {
 		if c.LoRAHint != nil {
-			list = append(list, *c.LoRAHint)
+			hint := *c.LoRAHint
+			hint.Class = c.Name
+			list = append(list, hint)
 		}
 	}
 	return list
@@ -110,6 +114,10 @@ func declare(t testing.TB, class string, config json.RawMessage) any {
 		c := transformer.DefaultQwenImageConfig()
 		read(&c)
 		return transformer.NewQwenImage(c)
+	case "QwenImage21Transformer2DModel":
+		c := transformer.DefaultQwenImage21Config()
+		read(&c)
+		return transformer.NewQwenImage21(c)
 	case "Krea2Transformer2DModel":
 		c := transformer.DefaultKrea2Config()
 		read(&c)

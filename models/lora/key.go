@@ -34,9 +34,9 @@ var partNames = map[string]part{
 	"lora_A": partDown, "lora_down": partDown,
 	"lora_B": partUp, "lora_up": partUp,
 	"alpha":                 partAlpha,
-	"lora_magnitude_vector": partMagnitude,
-	"dora_scale":            partDoRAScale,
-	"diff":                  partDiff, "w_norm": partDiff,
+	"lora_magnitude_vector": partMagnitude, "magnitude": partMagnitude,
+	"dora_scale": partDoRAScale,
+	"diff":       partDiff, "w_norm": partDiff,
 	"diff_b": partDiffBias, "b_norm": partDiffBias,
 	"lokr_w1": partKronW1, "lokr_w1_a": partKronW1A, "lokr_w1_b": partKronW1B,
 	"lokr_w2": partKronW2, "lokr_w2_a": partKronW2A, "lokr_w2_b": partKronW2B,
@@ -54,6 +54,7 @@ const maxName = 1000
 //	base_model.model.x_embedder.lora_A.default.weight
 //	lora_unet_img_in.lora_down.weight
 //	x_embedder.lora.down.weight
+//	x_embedder.lora.lora_A.weight
 //	text_model.encoder.layers.0.self_attn.to_q_lora.down.weight
 //	diffusion_model.img_in.lokr_w1
 func parseKey(name string) (module string, p part, ok bool) {
@@ -80,7 +81,7 @@ func parseKey(name string) (module string, p part, ok bool) {
 			}
 		}
 		if known {
-			module = strings.Join(words[:i], ".")
+			module = strings.TrimSuffix(strings.Join(words[:i], "."), ".lora") // to_q.lora.lora_A
 			return module, p, module != ""
 		}
 	}

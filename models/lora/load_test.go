@@ -88,7 +88,7 @@ func TestLoadErrors(t *testing.T) {
 		"axes": {[]*checkpoint.Array{tensor(to+".lora_A.weight", 3, 16, 2), tensor(to+".lora_B.weight", 16, 3)},
 			[]string{"lora_A.weight: expected a matrix, found shape [3 16 2]"}},
 		"dtype": {[]*checkpoint.Array{integers, tensor(to+".lora_B.weight", 16, 3)},
-			[]string{"lora_A.weight: expected F32, F16 or BF16, found I32"}},
+			[]string{"lora_A.weight: expected F32, F16, BF16 or F8_E4M3, found I32"}},
 		"alpha 0": {append(pair(to, 16, 3, 16), scalar(to+".alpha", 0)),
 			[]string{to + ".alpha: alpha is 0, expected a positive number"}},
 		"alpha -1":     {append(pair(to, 16, 3, 16), scalar(to+".alpha", -1)), []string{"alpha is -1"}},
@@ -121,10 +121,10 @@ func TestLoadErrors(t *testing.T) {
 		"DoRA along the inputs of several": {
 			append(pair("double_blocks.0.img_attn.qkv", 48, 3, 16), tensor("double_blocks.0.img_attn.qkv.dora_scale", 1, 16)),
 			[]string{"DoRA along the inputs is not supported for transformer_blocks.0.attn.to_q.weight, ", "one layer in the file"}},
-		"twice": {append(pair(to, 16, 3, 16), pair("transformer_blocks.0.attn.to_q", 16, 3, 16)...),
+		"twice": {append(pair("unet.transformer_blocks.0.attn.to_q", 16, 3, 16), pair("transformer_blocks.0.attn.to_q", 16, 3, 16)...),
 			[]string{"both change transformer_blocks.0.attn.to_q.weight of the transformer"}},
-		"fused and not": {append(pair(to, 16, 3, 16), pair("double_blocks.0.img_attn.qkv", 48, 3, 16)...),
-			[]string{"double_blocks.0.img_attn.qkv and transformer.transformer_blocks.0.attn.to_q both change"}},
+		"fused and not": {append(pair("transformer_blocks.0.attn.to_qkv", 48, 3, 16), pair("double_blocks.0.img_attn.qkv", 48, 3, 16)...),
+			[]string{"double_blocks.0.img_attn.qkv and transformer_blocks.0.attn.to_qkv both change"}},
 		"one name twice": {append(pair(to, 16, 3, 16), tensor(to+".lora_A.default.weight", 3, 16)), []string{"are both lora_A of " + to}},
 		"many": {slices.Concat(pair("x_embedder", 1, 1, 1), pair("proj_out", 1, 1, 1), pair("context_embedder", 1, 1, 1),
 			pair("norm_out.linear", 1, 1, 1), pair("transformer_blocks.0.attn.to_q", 1, 1, 1),
@@ -167,16 +167,19 @@ func TestUnmatched(t *testing.T) {
 		unmatched int
 	}{
 		"one": {append(pair("transformer.x_embedder", 16, 3, 16), tensor("transformer.x_embedder.weight", 2)),
-			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer:\n\ttransformer.x_embedder.weight", 1},
+			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer (--lora-partial uses the " +
+				"others):\n\ttransformer.x_embedder.weight", 1},
 		"a layer": {append(pair("transformer.x_embedder", 16, 3, 16), pair("transformer.transformer_blocks.7.attn.to_q", 16, 1, 16)...),
-			"does not fit this model (" + components + "): 2 of its 4 tensors match no layer:\n" +
+			"does not fit this model (" + components + "): 2 of its 4 tensors match no layer (--lora-partial uses the others):\n" +
 				"\ttransformer.transformer_blocks.7.attn.to_q.lora_A.weight\n\ttransformer.transformer_blocks.7.attn.to_q.lora_B.weight",
 			2},
-		"many": {several, "does not fit this model (" + components + "): 60 of its 62 tensors match no layer:\n" +
-			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_A.weight (30 of this form)\n" +
-			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_B.weight (30 of this form)", 60},
+		"many": {several,
+			"does not fit this model (" + components + "): 60 of its 62 tensors match no layer (--lora-partial uses the others):\n" +
+				"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_A.weight (30 of this form)\n" +
+				"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_B.weight (30 of this form)", 60},
 		"kohya": {append(pair("lora_unet_img_in", 16, 3, 16), scalar("lora_unet_img_out.alpha", 1)),
-			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer:\n\tlora_unet_img_out.alpha", 1},
+			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer (--lora-partial uses the " +
+				"others):\n\tlora_unet_img_out.alpha", 1},
 		"SDXL": {pair("lora_unet_input_blocks_4_1_proj_in", 16, 3, 16),
 			"does not fit this model (" + components +
 				"): none of its 2 tensors matches a layer; it seems to be for Stable Diffusion or SDXL:\n" +
@@ -200,6 +203,125 @@ func TestUnmatched(t *testing.T) {
 			mlxtest.Contains(t, err.Error(), "LoRA "+path+": ", test.want)
 			if len(unmatched.Keys) != test.unmatched || unmatched.Tensors != len(test.tensors) {
 				t.Errorf("found %d of %d, expected %d of %d", len(unmatched.Keys), unmatched.Tensors, test.unmatched, len(test.tensors))
+			}
+		})
+	}
+}
+
+// TestFormatsRefused: tensors of formats that are not supported are named, also with Partial.
+func TestFormatsRefused(t *testing.T) {
+	const to = "transformer.transformer_blocks.0.attn.to_q"
+	control := []*checkpoint.Array{tensor("double_blocks.0.img_attn.norm.key_norm.scale", 8),
+		tensor("double_blocks.0.img_attn.norm.query_norm.scale", 8)}
+	const needs = "a control LoRA, as for depth maps and edges: its model also gets the latents of a control image"
+	for want, tensors := range map[string][]*checkpoint.Array{
+		"not supported: it has tensors of " + needs: append(pair("double_blocks.0.img_attn.proj", 16, 3, 16), control...),
+		"which no pipeline here does (1 of 3):\n\tdiffusion_model.img_in.reshape_weight": append(
+			pair("diffusion_model.img_in", 16, 3, 16), tensor("diffusion_model.img_in.reshape_weight", 2)),
+		"img_in.lora_A.weight: shape [3 32]: not supported: it is that of " + needs: pair("img_in", 16, 3, 32),
+		"OFT, whose changes multiply the weights (1 of N):\n\t" + to + ".oft_blocks": append(pair(to, 16, 3, 16),
+			tensor(to+".oft_blocks", 2, 8, 8)),
+		"OFT, whose changes multiply the weights (1 of N):\n\t" + to + ".oft_R.weight": {tensor(to+".oft_R.weight", 2,
+			8)},
+		"Tucker's decomposition, which only convolutions have (1 of N):\n\t" + to + ".lokr_t2": append(pair(to, 16, 3, 16),
+			tensor(to+".lokr_t2", 2, 2)),
+		"Tucker's decomposition, which only convolutions have (1 of N):\n\t" + to + ".lora_mid.weight": {tensor(to+".lora_mid.weight",
+			2, 2)},
+		"GLoRA, whose changes multiply the weights (1 of N):\n\t" + to + ".a1.weight": {tensor(to+".a1.weight", 2, 2)},
+		"IA3, whose changes multiply the weights (1 of N):\n\t" + to + ".ia3_l":       {tensor(to+".ia3_l", 2, 2)},
+		"PEFT's LoRA of embeddings (1 of N):\n\ttext_encoder.embeddings.token_embedding.lora_embedding_A": {
+			tensor("text_encoder.embeddings.token_embedding.lora_embedding_A", 2, 2)},
+		"a format of PEFT other than LoRA, LoKr and LoHa (1 of N):\n\t" + to + ".vera_lambda_b": {tensor(to+".vera_lambda_b", 2)},
+		"LyCORIS' trained factor of a layer (1 of N):\n\t" + to + ".scalar": append(pair(to, 16, 3, 16),
+			tensor(to+".scalar")),
+		"lora_A.weight: expected one number, F32, as " + to + ".lora_A.weight_scale, found F32 [2]": {
+			{Name: to + ".lora_A.weight", Dtype: checkpoint.F8E4M3, Shape: []int{1, 16}, Data: make([]byte, 16)},
+			tensor(to+".lora_A.weight_scale", 2), tensor(to+".lora_B.weight", 16, 1),
+		},
+		"lora_A.weight: expected F32, F16, BF16 or F8_E4M3, found F8_E5M2": {
+			{Name: to + ".lora_A.weight", Dtype: checkpoint.F8E5M2, Shape: []int{1, 16}, Data: make([]byte, 16)},
+			tensor(to+".lora_B.weight", 16, 1),
+		},
+	} {
+		for _, partial := range []bool{false, true} {
+			path := saveAny(t, tensors...)
+			want := strings.Replace(want, "(1 of N)", fmt.Sprintf("(1 of %d)", len(tensors)), 1)
+			if _, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1,
+				Partial: partial}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("found %v, expected %q", err, want)
+			}
+		}
+	}
+}
+
+// TestLeftOut: what is left out of a LoRA is in its warnings, and the rest is used.
+func TestLeftOut(t *testing.T) {
+	const q, k = "transformer_blocks.0.attn.to_q", "transformer_blocks.0.attn.to_k"
+	one := pair("transformer."+q, 16, 3, 16)
+	other := pair("transformer.other", 16, 3, 16)
+	for name, test := range map[string]struct {
+		model, strict string // the error without Partial, "" without one
+		tensors       []*checkpoint.Array
+		modules       int
+		warnings      []string
+	}{
+		"textual inversion": {"flux", "", append(one, tensor("bundle_emb.ohwx.clip_l", 2, 16), tensor("bundle_emb.ohwx.t5", 2, 12)), 1,
+			[]string{"left out 2 of its 4 tensors, embeddings of textual inversion, which are not supported: " +
+				"bundle_emb.ohwx.clip_l, bundle_emb.ohwx.t5"}},
+		"projection": {"flux", "", append(one, pair("text_encoders.clip_l.transformer.text_projection", 16, 2, 16)...), 1,
+			[]string{"left out 2 of its 4 tensors, a projection that the pipeline does not use: " +
+				"text_encoders.clip_l.transformer.text_projection.lora_A.weight, "}},
+		"another text encoder": {"flux2", "", slices.Concat(one, pair("lora_te1_text_model_encoder_layers_0_mlp_fc1", 16, 2, 16),
+			pair("lora_te1_text_model_encoder_layers_7_mlp_fc1", 16, 2, 16)), 1, []string{
+			"left out 4 of its 6 tensors, of a text encoder that the pipeline does not have: " +
+				"lora_te1_text_model_encoder_layers_{}_mlp_fc1.lora_A.weight (2 of this form), "}},
+		"CLIP on Z-Image": {"zimage", "", slices.Concat(pair("layers.0.attention.to_q", 24, 3, 24),
+			pair("lora_te1_text_model_encoder_layers_0_mlp_fc1", 16, 2, 16)),
+			1, []string{"left out 2 of its 4 tensors, of a text encoder that the pipeline does not have"}},
+		"a layer of a text encoder": {"flux", "2 of its 4 tensors match no layer", append(one,
+			pair("lora_te1_text_model_encoder_layers_7_mlp_fc1", 24, 2, 16)...), 1,
+			[]string{"left out 2 of its 4 tensors, which match no layer: lora_te1_text_model_encoder_layers_7_mlp_fc1.lora_A.weight, "}},
+		"a layer": {"flux", "2 of its 4 tensors match no layer (--lora-partial uses the others):", append(one, other...), 1,
+			[]string{"left out 2 of its 4 tensors, which match no layer: transformer.other.lora_A.weight, " +
+				"transformer.other.lora_B.weight"}},
+		"a size": {"flux", k + ": expected a change of shape [16 16]", append(one, pair("transformer."+k, 16, 3, 20)...), 1,
+			[]string{"left out 1 of its 2 modules, whose layers have another size: transformer." + k}},
+		"a difference of another size": {"flux", "expected shape [16 16]", append(one, tensor("transformer."+k+".diff", 16, 17)), 1,
+			[]string{"left out 1 of its 2 modules, whose layers have another size: transformer." + k}},
+		"another name": {"flux", "", slices.Concat(one, pair("lora_unet_double_blocks_0_img_attn_qkv", 48, 3, 16),
+			pair("lora_unet_double_blocks_1_img_attn_qkv", 48, 3, 16)), 2,
+			[]string{"left out lora_unet_double_blocks_0_img_attn_qkv: transformer." + q + " changes the same layers, and counts"}},
+		"another prefix": {"flux", "", append(one, pair("lora_unet_transformer_blocks_0_attn_to_q", 16, 3, 16)...), 1,
+			[]string{"left out lora_unet_transformer_blocks_0_attn_to_q: transformer." + q + " changes"}},
+		"names of another model": {"flux", "", pair("transformer.double_blocks.0.img_attn_qkv", 48, 3, 16), 1,
+			[]string{"its tensors have names of HunyuanVideo or HunyuanImage, and fit this model by chance"}},
+		"nothing fits": {"flux", "none of its 2 tensors", other, 0, nil},
+		"no size fits": {"flux", "another size", pair("transformer."+k, 16, 3, 20), 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := save(t, test.tensors...)
+			_, _, err := load(t, test.model, lora.Spec{Path: path, Scale: 1})
+			if (err != nil) != (test.strict != "") || err != nil && !strings.Contains(err.Error(), test.strict) {
+				t.Errorf("found %v, expected %q", err, test.strict)
+			}
+			set, _, err := load(t, test.model, lora.Spec{Path: path, Scale: 1, Partial: true})
+			if test.modules == 0 {
+				if err == nil || !strings.Contains(err.Error(), test.strict) {
+					t.Errorf("found %v, expected %q", err, test.strict)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := set.Reports()[0]
+			if r.Modules["transformer"] != test.modules || len(r.Warnings) != len(test.warnings) {
+				t.Fatalf("found %v", r)
+			}
+			for i, want := range test.warnings {
+				if !strings.HasPrefix(r.Warnings[i], "LoRA "+path+": "+want) {
+					t.Errorf("found %s, expected %s", r.Warnings[i], want)
+				}
 			}
 		})
 	}
@@ -322,7 +444,7 @@ func TestSeveral(t *testing.T) {
 	if changed := baked(t, lora.Spec{Path: one}); len(changed) > 0 {
 		t.Errorf("a scale of 0 changes %v", slices.Sorted(maps.Keys(changed)))
 	}
-	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2] []} {%s -2 map[transformer:2] []}]",
+	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2] [] []} {%s -2 map[transformer:2] [] []}]",
 		one, two); got != want {
 		t.Errorf("found %s, expected %s", got, want)
 	}

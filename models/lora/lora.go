@@ -40,6 +40,8 @@ type Report struct {
 	// Unused lists tensors for the last layers of a text encoder, whose output the
 	// pipeline does not use.
 	Unused []string
+	// Warnings describe tensors that were left out, each in one line.
+	Warnings []string
 }
 
 // Load opens LoRAs and finds the parameters that their tensors change. It reads their
@@ -93,27 +95,22 @@ func (s *Set) add(spec Spec, f *file, components []*component, hints []Hint) err
 	if len(matched.modules) == 0 {
 		matched.unmatched = append(matched.unmatched, matched.unused...)
 	}
-	if len(matched.unmatched) > 0 {
-		return newUnmatchedError(f, matched.unmatched, components, hints)
+	if err := matched.unusable(f, spec, components, hints); err != nil {
+		return err
 	}
 	report := Report{Path: spec.Path, Scale: spec.Scale, Modules: map[string]int{}, Unused: matched.unused}
-	var errs []error
-	var all []*update
-	for _, raw := range slices.Sorted(maps.Keys(matched.modules)) {
-		m := matched.modules[raw]
-		updates, err := m.updates()
-		for _, u := range updates {
-			err = errors.Join(err, s.addUpdate(m.component.Name, u))
-		}
-		all = append(all, updates...)
-		errs = append(errs, err)
-		report.Modules[m.component.Name]++
+	all, err := s.addModules(f, spec, matched, report.Modules)
+	if other := findHint(f.Header.Names, otherModels).For; other != "" {
+		matched.warn(f, "its tensors have names of %s, and fit this model by chance", other)
 	}
+	report.Warnings = matched.warnings
 	s.reports = append(s.reports, report)
-	if err := joinErrors(errs, 5); err != nil {
-		if !slices.ContainsFunc(errs, func(err error) bool { _, ok := errors.AsType[*sizeError](err); return !ok }) {
-			err = fmt.Errorf("%w\n\tno change has the size of its weight: the LoRA seems to be for a model of another size", err)
+	if misfits, ok := errors.AsType[*sizeErrors](err); ok {
+		if misfits.model = newUnmatchedError(f, nil, components, hints).For; misfits.model == "" {
+			misfits.model = "a model of another size"
 		}
+	}
+	if err != nil {
 		return err
 	}
 	for _, u := range all {
@@ -124,17 +121,80 @@ func (s *Set) add(spec Spec, f *file, components []*component, hints []Hint) err
 	return fmt.Errorf("LoRA %s: has no effect: all its values are 0, as before training", f.Name)
 }
 
+// addModules adds the updates of a file's modules, and counts the modules by component. Of
+// modules that change the same layer, those of the lowest rank count.
+func (s *Set) addModules(f *file, spec Spec, matched *matching, count map[string]int) (all []*update, err error) {
+	var errs, misfits []error
+	var missed, repeated, counted []string
+	for _, m := range matched.inOrder() {
+		updates, err := m.updates()
+		if _, ok := errors.AsType[*sizeError](err); ok && spec.Partial {
+			misfits, missed = append(misfits, err), append(missed, m.raw)
+			continue
+		}
+		if before := s.earlier(m, updates); before != nil && matched.modules[before.module].rank() < m.rank() {
+			repeated, counted = append(repeated, m.raw), append(counted, before.module)
+			continue
+		}
+		for _, u := range updates {
+			err = errors.Join(err, s.addUpdate(m.component.Name, u))
+		}
+		all = append(all, updates...)
+		errs = append(errs, err)
+		count[m.component.Name]++
+	}
+	if len(all) == 0 {
+		errs = append(errs, misfits...)
+	} else if len(missed) > 0 {
+		matched.warn(f, "left out %d of its %d modules, whose layers have another size: %s", len(missed), len(matched.modules),
+			list(missed))
+	}
+	if len(repeated) > 0 {
+		matched.warn(f, "left out %s: %s changes the same layers, and counts", list(repeated), list(counted))
+	}
+	err = joinErrors(errs, 5)
+	if err != nil && !slices.ContainsFunc(errs, func(err error) bool { _, ok := errors.AsType[*sizeError](err); return !ok }) {
+		err = &sizeErrors{err, ""}
+	}
+	return all, err
+}
+
+// earlier returns an update of the same file for a parameter of one of the updates of m, nil if
+// there is no such update.
+func (s *Set) earlier(m *module, updates []*update) *update {
+	for _, u := range updates {
+		for _, before := range s.updates[m.component.Name][u.Name] {
+			if before.file == u.file {
+				return before
+			}
+		}
+	}
+	return nil
+}
+
 // A matching is the result of searching components for the tensors of a file.
 type matching struct {
 	modules           map[string]*module // by the file's names for them
 	unmatched, unused []string           // names of other tensors, see Report.Unused
+	warnings          []string           // see Report.Warnings
+}
+
+func (m *matching) warn(f *file, format string, args ...any) {
+	m.warnings = append(m.warnings, fmt.Sprintf("LoRA %s: ", f.Name)+fmt.Sprintf(format, args...))
+}
+
+// inOrder returns the modules by their rank and name.
+func (m *matching) inOrder() []*module {
+	return slices.SortedFunc(maps.Values(m.modules), func(a, b *module) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.raw, b.raw))
+	})
 }
 
 // match finds the modules that the tensors of a file change.
 func (f *file) match(components []*component) (*matching, error) {
 	out := &matching{modules: map[string]*module{}}
 	missing := map[string]bool{} // names of modules that no component has
-	for _, name := range f.Header.Names {
+	for _, name := range f.names() {
 		raw, p, ok := parseKey(name)
 		if !ok {
 			out.unmatched = append(out.unmatched, name)

@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,6 +34,19 @@ type module struct {
 	rows, cols int     // the shape of its weight in the file's layout
 }
 
+// rank orders the modules of a file that are for the same layer, as diffusers does: its own names count
+// before those of other layouts, which fuse layers, and names with the prefixes of transformers before
+// others.
+func (m *module) rank() (n int) {
+	if m.component.params[m.name+".weight"].Param == nil {
+		n = 2
+	}
+	if !strings.HasPrefix(m.raw, "transformer.") && !strings.HasPrefix(m.raw, "lora_transformer_") {
+		n++
+	}
+	return n
+}
+
 // updates returns the updates of the module's parameters.
 func (m *module) updates() ([]*update, error) {
 	m.pieces = m.component.pieces(m.name, ".weight")
@@ -41,8 +55,10 @@ func (m *module) updates() ([]*update, error) {
 		m.cols *= d
 	}
 	for _, p := range slices.Sorted(maps.Keys(m.parts)) {
-		if t := m.parts[p]; p != partAlpha && !t.Dtype.IsWeight() {
-			return nil, t.errorf("expected F32, F16 or BF16, found %s", t.Dtype)
+		if p != partAlpha {
+			if err := m.parts[p].check(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	weight, scale, err := m.weightChange()
@@ -95,7 +111,7 @@ func (m *module) weightChange() (delta, float64, error) {
 		if p.Transform() != "" || len(p.Stored()) > 2 {
 			return nil, 0, m.errorf("%s: expected the weight of a linear layer, found that of a convolution, %v", p.Name, p.Stored())
 		}
-		if found[0] != "difference" && p.Kind() != nn.LinearWeight {
+		if found[0] != "difference" && len(p.Stored()) < 2 {
 			return nil, 0, m.errorf("%s: expected the weight of a linear layer for a %s, found that of another module", p.Name, found[0])
 		}
 	}
@@ -127,7 +143,7 @@ func (m *module) checkShape(t *tensor, pieces []piece) error {
 		return n
 	}
 	if !slices.Equal(t.Shape, want) && !(len(want) == 1 && size(t.Shape) == want[0]) {
-		return t.errorf("expected shape %v, that of %s, found %v", want, parameters(pieces), t.Shape)
+		return &sizeError{t.errorf("expected shape %v, that of %s, found %v", want, parameters(pieces), t.Shape)}
 	}
 	return nil
 }
@@ -176,8 +192,18 @@ func (m *module) lowRankPair(a, b part) (left, right *tensor, err error) {
 // A sizeError reports a change with another shape than its weight.
 type sizeError struct{ error }
 
+// sizeErrors reports that no change of a file has the size of its weight.
+type sizeErrors struct {
+	error
+	model string // what the file seems to be for
+}
+
+func (e *sizeErrors) Error() string {
+	return fmt.Sprintf("%v\n\tno change has the size of its weight: the LoRA seems to be for %s", e.error, e.model)
+}
+
 // checkSize returns a [*sizeError] if the shape of a change is not that of the weight.
-func (m *module) checkSize(rows, cols int, tensors ...*tensor) error {
+func (m *module) checkSize(rows, cols int, how string, tensors ...*tensor) error {
 	if rows == m.rows && cols == m.cols {
 		return nil
 	}
@@ -185,8 +211,8 @@ func (m *module) checkSize(rows, cols int, tensors ...*tensor) error {
 	for _, t := range tensors {
 		found = append(found, fmt.Sprintf("%s %v", quote.Name(t.Name), t.Shape))
 	}
-	return &sizeError{m.errorf("expected a change of shape %v, that of %s, found %v: %s",
-		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))}
+	return &sizeError{m.errorf("expected a change of shape %v, that of %s, found %v, %s %s",
+		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, how, strings.Join(found, ", "))}
 }
 
 func (m *module) lowRank() (delta, float64, error) {
@@ -197,8 +223,11 @@ func (m *module) lowRank() (delta, float64, error) {
 	padding := 0
 	if slices.Contains(m.component.Padded, strings.TrimSuffix(m.pieces[0].Name, ".weight")) {
 		padding = max(0, m.cols-down.Shape[1])
+		if down.Shape[1] == 2*m.cols {
+			return nil, 0, down.errorf("shape %v: not supported: it is that of %s", down.Shape, controlLoRA)
+		}
 	}
-	if err := m.checkSize(up.Shape[0], down.Shape[1]+padding, up, down); err != nil {
+	if err := m.checkSize(up.Shape[0], down.Shape[1]+padding, "the product of", up, down); err != nil {
 		return nil, 0, err
 	}
 	scale, err := m.scale(down.Shape[0], true)
@@ -240,12 +269,12 @@ func (m *module) kron() (delta, float64, error) {
 				"factors of shapes %v and %v: axis %d is empty", s1, s2, i)
 		}
 	}
-	if err := m.checkSize(s1[0]*s2[0], s1[1]*s2[1], append(w1.tensors(), w2.tensors()...)...); err != nil {
+	if err := m.checkSize(s1[0]*s2[0], s1[1]*s2[1], "the Kronecker product of", append(w1.tensors(), w2.tensors()...)...); err != nil {
 		return nil, 0, err
 	}
-	rank := rank2
-	if rank == 0 {
-		rank = rank1
+	rank := cmp.Or(rank2, rank1)
+	if _, ok := m.file.weights.Tensors[musubiFactor]; ok && rank == 0 { // musubi-tuner also scales whole factors
+		rank = max(s2[0], s2[1])
 	}
 	scale, err := m.scale(rank, rank > 0)
 	return kron{w1, w2}, scale, err
@@ -261,7 +290,7 @@ func (m *module) hadamard() (delta, float64, error) {
 		return nil, 0, err
 	}
 	for _, p := range [][2]*tensor{{a1, b1}, {a2, b2}} {
-		if err := m.checkSize(p[0].Shape[0], p[1].Shape[1], p[0], p[1]); err != nil {
+		if err := m.checkSize(p[0].Shape[0], p[1].Shape[1], "the product of", p[0], p[1]); err != nil {
 			return nil, 0, err
 		}
 	}

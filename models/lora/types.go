@@ -12,6 +12,9 @@ type Spec struct {
 	Path string
 	// Scale multiplies its changes; 0 leaves the model as it is.
 	Scale float64
+	// Partial leaves out, with a warning, tensors that match no layer, and changes of another size
+	// than their layer. Otherwise they are errors.
+	Partial bool
 }
 
 // A Component is a component of a pipeline that LoRAs may change.
@@ -32,6 +35,8 @@ type Component struct {
 
 // A Hint recognises the model that a LoRA is for by the names of its tensors.
 type Hint struct {
-	For   string         // the model
-	Names *regexp.Regexp // matches some of the names
+	For    string         // the model
+	Names  *regexp.Regexp // matches some of the names that only this model has
+	Shared *regexp.Regexp // if set, matches some that a few other models have too
+	Class  string         // the class of its transformer, "" if it is not supported
 }

@@ -237,7 +237,7 @@ func keyOf(model string, loras []gomflux.LoRA) string {
 		if scale == 0 {
 			scale = 1
 		}
-		key += fmt.Sprintf(" %q %v", l.Path, scale)
+		key += fmt.Sprintf(" %q %v %v", l.Path, scale, l.Partial)
 	}
 	return key
 }

@@ -239,7 +239,8 @@ func TestSubmit(t *testing.T) {
 	body := `{"prompt":"a <cat>","negative_prompt":"dog","height":64,"width":128,"steps":3,"guidance":0,"guidance_unit":"cfg",
 		"guidance_interval":[0,0.5],"true_cfg_scale":2.5,"cfg_normalization":1,"cfg_truncation":0.7,
 		"step_cache":"easy:0.1","seed":18446744073709551614,"count":2,"max_sequence_length":99,"scheduler":"linear","rng":"torch",
-		"background":"opaque","loras":[{"path":"style","scale":0.5},{"path":"owner/name:a.safetensors"},{"path":"style","scale":0}],
+		"background":"opaque",
+		"loras":[{"path":"style","scale":0.5},{"path":"owner/name:a.safetensors","partial":true},{"path":"style","scale":0}],
 		"image":{"data":"` + img + `","name":"../x/cat.png"},"image_strength":0.3,
 		"references":[{"data":"data:image/png;base64,` + img + `"}],
 		"previews":3}`
@@ -257,7 +258,7 @@ func TestSubmit(t *testing.T) {
 	guidance := 0.0
 	want := engine.Request{
 		Client: "ann", Model: "shapes", Previews: 3, Seeds: []uint64{math.MaxUint64 - 1, math.MaxUint64},
-		LoRAs: []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:a.safetensors", Scale: 1}},
+		LoRAs: []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:a.safetensors", Scale: 1, Partial: true}},
 	}
 	wantOptions := gomflux.Options{
 		Prompt: "a <cat>", NegativePrompt: "dog", Height: 64, Width: 128, Steps: 3, Guidance: &guidance,

@@ -66,8 +66,9 @@ type jsonRequest struct {
 }
 
 type jsonLoRA struct {
-	Path  string   `json:"path"`
-	Scale *float64 `json:"scale"`
+	Path    string   `json:"path"`
+	Scale   *float64 `json:"scale"`
+	Partial bool     `json:"partial"`
 }
 
 // A jsonImage is an image file.
@@ -294,7 +295,7 @@ func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 				continue
 			}
 		}
-		chosen = append(chosen, gomflux.LoRA{Path: l.Path, Scale: scale})
+		chosen = append(chosen, gomflux.LoRA{Path: l.Path, Scale: scale, Partial: l.Partial})
 	}
 	return chosen, nil
 }

@@ -411,8 +411,9 @@ func (h *Handler) loras(f fields) (all []gomflux.LoRA, err error) {
 		return nil, nil
 	}
 	var list []struct {
-		Name  string   `json:"name"`
-		Scale *float64 `json:"scale"`
+		Name    string   `json:"name"`
+		Scale   *float64 `json:"scale"`
+		Partial bool     `json:"partial"`
 	}
 	d := json.NewDecoder(strings.NewReader(v.text))
 	d.DisallowUnknownFields()
@@ -438,6 +439,7 @@ func (h *Handler) loras(f fields) (all []gomflux.LoRA, err error) {
 			}
 			return nil, e
 		}
+		known.Partial = l.Partial
 		if l.Scale != nil {
 			known.Scale = *l.Scale
 			if known.Scale == 0 {

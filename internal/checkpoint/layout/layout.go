@@ -89,7 +89,8 @@ func View(ck *checkpoint.Checkpoint, tables []*Table, shapes map[string][]int) (
 // 8-bit weights and that are not needed to read these.
 var ignored = []string{"scaled_fp8", "input_scale", "scale_input", "comfy_quant"}
 
-func isIgnored(name string) bool {
+// IsIgnored reports whether a tensor is not needed to read 8-bit weights.
+func IsIgnored(name string) bool {
 	return slices.Contains(ignored, name[strings.LastIndexByte(name, '.')+1:])
 }
 
@@ -118,7 +119,7 @@ func (t *Table) view(ck *checkpoint.Checkpoint, prefix string, shapes map[string
 	}
 	for _, stored := range slices.Sorted(maps.Keys(ck.Tensors)) {
 		other, ok := strings.CutPrefix(stored, prefix)
-		if !ok || isIgnored(stored) {
+		if !ok || IsIgnored(stored) {
 			continue // not a tensor of this module
 		}
 		tensor := ck.Tensors[stored]

@@ -17,7 +17,7 @@ func Shapes(ck *checkpoint.Checkpoint, t *Table, prefix string, bare func(name s
 	shapes := map[string][]int{}
 	for stored, tensor := range ck.Tensors {
 		other, ok := strings.CutPrefix(stored, prefix)
-		if !ok || isIgnored(other) {
+		if !ok || IsIgnored(other) {
 			continue
 		}
 		names, rule := t.Names(other)

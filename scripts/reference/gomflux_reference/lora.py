@@ -109,6 +109,15 @@ MODELS = {
             ),
         ),
     },
+    "qwenimage21": {
+        "transformer": (
+            diffusers.QwenImage21Transformer2DModel,
+            dict(
+                in_channels=12, out_channels=12, num_layers=2, context_in_dim=14, mlp_ratio=2, axes_dims_rope=(2, 2, 4),
+                **HEADS,
+            ),
+        ),
+    },
     "krea2": {
         "transformer": (
             diffusers.Krea2Transformer2DModel,
@@ -126,6 +135,7 @@ PIPELINES = {
     "flux2": diffusers.Flux2KleinPipeline,
     "zimage": diffusers.ZImagePipeline,
     "qwenimage": diffusers.QwenImagePipeline,
+    "qwenimage21": diffusers.QwenImagePipeline,  # which loads LoRAs as 2.1's, but needs no processor
     "krea2": diffusers.Krea2Pipeline,
 }
 CONFIGS = {
@@ -385,6 +395,24 @@ def cases() -> list[Case]:
         | low("diffusion_model.double_blocks.1.img_mlp.2", 16, 64)
         | low("diffusion_model.single_blocks.0.linear1", 112, 16),
     )  # fmt: skip
+    case(  # the first ones of a layer count, and the projection of CLIP's pooled embeddings has no effect
+        "repeated", "flux", with_diffusers("flux"),
+        tensors=low(f"transformer.{DOUBLE}.attn.to_q", 16, 16)
+        | low(f"transformer.{DOUBLE}.attn.to_k", 16, 16)
+        | kohya("lora_unet_double_blocks_1_img_attn_qkv", 48, 16, alpha=2)
+        | kohya("lora_unet_transformer_blocks_1_attn_to_q", 16, 16, alpha=2),
+    )  # fmt: skip
+    case(
+        "text-projection", "flux", with_diffusers("flux"),
+        tensors=kohya("lora_unet_double_blocks_0_img_mlp_2", 16, 64, alpha=2)
+        | kohya(f"{clip}_mlp_fc1", 24, 16, alpha=1)
+        | kohya("lora_te1_text_projection", 16, 16, alpha=1),
+    )  # fmt: skip
+    case(
+        "fp8", "flux", with_diffusers("flux"), scale=0.5,
+        tensors=low(f"transformer.{DOUBLE}.ff.net.2", 16, 64, dtype=torch.float8_e4m3fn)
+        | low(f"transformer.{SINGLE}.proj_mlp", 64, 16, dtype=torch.float8_e4m3fn),
+    )  # fmt: skip
     case(
         "xlabs", "flux", with_diffusers("flux"),
         tensors=low("double_blocks.0.processor.qkv_lora1", 48, 16, down="down.weight", up="up.weight")
@@ -523,6 +551,18 @@ def cases() -> list[Case]:
         | dotted("diffusion_model.layers.1.attention.out", 24, 24, alpha=2)
         | dotted("diffusion_model.noise_refiner.0.feed_forward.w3", 64, 24),
     )  # fmt: skip
+    split = {"to.q": (24, 24), "to.k": (24, 24), "to.v": (24, 24), "to_out.0": (24, 24), "qkv": (72, 24), "out": (24, 24)}
+    case(  # of the layers that are there twice, the split ones count
+        "repeated", "zimage", with_diffusers("zimage"),
+        tensors={
+            k: v for name, shape in split.items() for k, v in dotted(f"diffusion_model.layers.0.attention.{name}", *shape).items()
+        },
+    )  # fmt: skip
+    case(
+        "videox-fun", "zimage", with_diffusers("zimage", lambda k: k.replace("lora_unet__", "lora_unet_")), scale=0.8,
+        tensors=kohya("lora_unet__layers_0_attention_to_k", 24, 24, alpha=2)
+        | kohya("lora_unet__noise_refiner_0_feed_forward_w2", 24, 64, alpha=1),
+    )  # fmt: skip
     layer = "diffusion_model.layers.1.attention.to_k"
     case(
         "lokr", "zimage", with_diffusers("zimage"), scale=0.5,
@@ -582,6 +622,20 @@ def cases() -> list[Case]:
         tensors=kohya("lora_unet_transformer_blocks_1_attn_add_k_proj", 16, 16, alpha=1)
         | kohya("lora_unet_transformer_blocks_0_img_mlp_net_2", 16, 64, alpha=2)
         | kohya("lora_unet_img_in", 16, 16, alpha=2),
+    )  # fmt: skip
+
+    # Qwen-Image-2.1
+    case(
+        "diffusers", "qwenimage21", with_diffusers("qwenimage21"), scale=0.5,
+        write=diffusers_folder(
+            "qwenimage21",
+            transformer=peft.LoraConfig(r=3, lora_alpha=2, target_modules=["to_q", "img_mlp.out", "img_mlp.gate_layer"]),
+        ),
+    )  # fmt: skip
+    case(
+        "comfyui", "qwenimage21", with_diffusers("qwenimage21"),
+        tensors=low("diffusion_model.transformer_blocks.1.attn.to_out.0", 16, 16, alpha=1)
+        | low("diffusion_model.transformer_blocks.0.img_mlp.proj", 32, 16, alpha=2),
     )  # fmt: skip
 
     # Krea 2

@@ -29,6 +29,7 @@ type WeightFlags struct {
 	LoRAs     loraList
 	scales    []float64 // mflux's
 	NoBake    bool
+	Partial   bool
 }
 
 func NewWeightFlags() WeightFlags {
@@ -54,6 +55,7 @@ func (w *WeightFlags) Add(f *pflag.FlagSet, runs bool) {
 	f.Var(&w.GroupSize, "group-size", "number of weights that share a scale: 32, 64 or 128 (default: 64)")
 	f.Var(&w.LoRAs, "lora", "apply a LoRA, with an optional scale: --lora FILE 0.7. A safetensors file, owner/name, "+
 		"or owner/name:file in the Hugging Face cache (can be repeated)")
+	f.BoolVar(&w.Partial, "lora-partial", false, "use the tensors of LoRAs that fit the model, and leave out the others with a warning")
 	if runs {
 		f.BoolVar(&w.NoBake, "no-bake-lora", false, "apply LoRAs at run time instead of baking them into the weights (slower)")
 	}
@@ -72,6 +74,8 @@ func (w *WeightFlags) Validate(given func(string) bool) error {
 			return UsageErrorf("--group-size has no effect without --quantize")
 		case w.NoBake && len(w.LoRAs.List) == 0:
 			return UsageErrorf("--no-bake-lora has no effect without --lora")
+		case w.Partial && len(w.LoRAs.List) == 0:
+			return UsageErrorf("--lora-partial has no effect without --lora")
 		}
 	}
 	if given(mfluxScales) {
@@ -97,7 +101,16 @@ func (w *WeightFlags) Open(o *gomflux.OpenOptions) {
 	if q := w.Quantize.OrZero(); q != None {
 		o.Quantize, o.GroupSize = q, w.GroupSize.OrZero()
 	}
-	o.LoRAs, o.RuntimeLoRA = w.LoRAs.List, w.NoBake && len(w.LoRAs.List) > 0
+	o.LoRAs, o.RuntimeLoRA = w.Used(w.LoRAs.List), w.NoBake && len(w.LoRAs.List) > 0
+}
+
+// Used returns LoRAs as the flags use them.
+func (w *WeightFlags) Used(loras []gomflux.LoRA) []gomflux.LoRA {
+	loras = slices.Clone(loras)
+	for i := range loras {
+		loras[i].Partial = loras[i].Partial || w.Partial
+	}
+	return loras
 }
 
 // WarnQuantized warns of a --quantize without effect.
@@ -121,12 +134,12 @@ func (w *WeightFlags) Parity(given func(string) bool, p *parity.Options) (err er
 			return Coded(ExitUsage, err)
 		}
 	}
-	for _, l := range w.LoRAs.List {
+	for _, l := range w.Used(w.LoRAs.List) {
 		found, err := catalog.FindLoRA(l.Path)
 		if err != nil {
 			return Coded(ExitModel, err)
 		}
-		p.LoRAs = append(p.LoRAs, lora.Spec{Path: found.Path, Scale: l.Scale})
+		p.LoRAs = append(p.LoRAs, lora.Spec{Path: found.Path, Scale: l.Scale, Partial: l.Partial})
 	}
 	p.RuntimeLoRA = w.NoBake
 	return nil

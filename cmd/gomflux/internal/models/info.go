@@ -228,6 +228,9 @@ func sourceText(s picture.SourceImage) string {
 
 func loraLine(l picture.LoRA) string {
 	text := fmt.Sprintf("%s, scale %v", l.Path, l.Scale)
+	if l.Partial {
+		text += ", partial"
+	}
 	if l.Revision != "" {
 		text += ", revision " + l.Revision
 	}

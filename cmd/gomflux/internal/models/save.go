@@ -131,7 +131,7 @@ func (o *saveOptions) run(ctx context.Context, out *ui.Output) error {
 	progress := out.StartProgress(ctx)
 	defer progress.Close()
 	save := gomflux.SaveOptions{
-		Layout: o.layout.OrZero(), LoRAs: o.LoRAs.List, Device: o.Device.OrZero(), Dtype: o.savedDtype.OrZero(),
+		Layout: o.layout.OrZero(), LoRAs: o.Used(o.LoRAs.List), Device: o.Device.OrZero(), Dtype: o.savedDtype.OrZero(),
 		Overwrite: o.overwrite, Progress: progress.Report,
 	}
 	if q := o.Quantize.OrZero(); q != cli.None {
@@ -144,6 +144,11 @@ func (o *saveOptions) run(ctx context.Context, out *ui.Output) error {
 		return cli.ModelError(err)
 	}
 	took := time.Since(start)
+	for _, l := range report.LoRAs {
+		for _, warning := range l.Warnings {
+			out.Warn("%s", quote.Printable(warning))
+		}
+	}
 	noteSaved(out, report, took)
 	return out.Result(newSaved(report, o.folder, took))
 }

@@ -187,7 +187,7 @@ func (m *servedModels) open(
 	} else if name != m.defaultModel {
 		open.LoRAs = nil
 	}
-	open.LoRAs = append(slices.Clone(open.LoRAs), loras...)
+	open.LoRAs = o.Used(append(slices.Clone(open.LoRAs), loras...))
 	open.RuntimeLoRA = o.NoBake && len(open.LoRAs) > 0
 	open.LowRAM, open.Progress = o.lowRAM, progress
 	open.Warn = func(message string) { m.log.Warn("loading", "model", name, "warning", message) }
