@@ -146,17 +146,6 @@ func exactText(x float64) json.Number {
 	return json.Number(strconv.FormatFloat(x, 'g', -1, 64))
 }
 
-func (p *piece) UnmarshalJSON(data []byte) error {
-	pair := []any{&p.text, &p.score}
-	if err := json.Unmarshal(data, &pair); err != nil {
-		return err
-	}
-	if len(pair) != 2 || pair[1] == nil {
-		return fmt.Errorf("expected a piece and its score, found %.40s", data)
-	}
-	return nil
-}
-
 // addedToken is a token that is cut out of the text first.
 type addedToken struct {
 	ID         uint32 `json:"id"`

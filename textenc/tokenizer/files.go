@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,8 @@ import (
 // maxTokenizerSize limits the size of tokenizer.json, vocab.json and merges.txt.
 // Those of published models have up to 35 MB.
 const maxTokenizerSize = 256 << 20
+
+var errNotUTF8 = errors.New("the text is not UTF-8")
 
 // A folder has the files of a tokenizer.
 type folder struct {
@@ -81,11 +82,10 @@ func (s *tokenizerSpec) readModel(f folder) (*tokenizerFile, error) {
 	data, err := checkpoint.ReadFile(f.fsys, s.file, maxTokenizerSize)
 	switch {
 	case err == nil:
-		whole = &tokenizerFile{}
-		if err = decodeLarge(data, whole); err == nil {
-			err = s.fromTokenizerJSON(whole)
+		if !utf8.Valid(data) {
+			return nil, f.wrap("tokenizer.json", errNotUTF8)
 		}
-		if err != nil {
+		if whole, err = s.fromTokenizerJSON(string(data)); err != nil {
 			return nil, f.wrap("tokenizer.json", err)
 		}
 	case notExist(f.fsys, s.file, err):
@@ -122,12 +122,4 @@ func notExist(fsys fs.FS, name string, err error) bool {
 	}
 	_, linkErr := fs.ReadLink(fsys, name)
 	return linkErr != nil
-}
-
-// decodeLarge decodes JSON that is too large for checkpoint.ReadJSON.
-func decodeLarge(data []byte, v any) error {
-	if !utf8.Valid(data) {
-		return errors.New("the text is not UTF-8")
-	}
-	return json.Unmarshal(data, v)
 }

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
 	"path"
@@ -23,7 +22,7 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 		return fmt.Errorf("%s: found neither tokenizer.json nor vocab.json: %w", checkpoint.FullName(fsys, dir), fs.ErrNotExist)
 	}
 	if err == nil {
-		if err = decodeLarge(data, &s.vocab); err != nil {
+		if s.vocab, err = parseVocabulary(data); err != nil {
 			err = fmt.Errorf("%s: %w", full("vocab.json"), err)
 		}
 	}
@@ -42,12 +41,13 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 		return err
 	}
 	if !utf8.Valid(data) {
-		return fmt.Errorf("%s: the text is not UTF-8", full("merges.txt"))
+		return fmt.Errorf("%s: %w", full("merges.txt"), errNotUTF8)
 	}
+	s.merges = make([]merge, 0, len(s.vocab))
 	n := 0
-	for line := range bytes.Lines(data) {
+	for line := range strings.Lines(string(data)) {
 		n++
-		text := strings.TrimSuffix(strings.TrimSuffix(string(line), "\n"), "\r")
+		text := strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
 		if text == "" || strings.HasPrefix(text, "#version") {
 			continue
 		}
@@ -58,4 +58,17 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 		s.merges = append(s.merges, m)
 	}
 	return nil
+}
+
+// parseVocabulary parses vocab.json.
+func parseVocabulary(data []byte) (map[string]uint32, error) {
+	if !utf8.Valid(data) {
+		return nil, errNotUTF8
+	}
+	r := scanner{text: string(data)}
+	ids, err := r.vocabulary()
+	if err == nil && (r.next() != 0 || r.at < len(r.text)) {
+		err = r.expected("the end")
+	}
+	return ids, err
 }
