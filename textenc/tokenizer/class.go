@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"strconv"
 	"strings"
@@ -101,9 +100,13 @@ type tokenizerSpec struct {
 	class         *tokenizerClass
 	vocab         map[string]uint32 // of BPE
 	merges        []merge
+	ranks         map[uint64]uint32 // of merges, see bpe
+	merged        []uint32
+	prefix        string    // of characters inside of a word
 	pieces        []piece   // of Unigram
 	charsmap      *charsmap // nil if text is not normalized
 	added         []addedToken
+	size          int // number of tokens, including added ones
 	unk           string
 	before, after []int32 // special tokens around a text
 	pad           int32   // -1 without padding
@@ -167,14 +170,22 @@ const noID = math.MaxUint32
 // whatever the files say: the ids in the vocabulary, and then the next free ones. It
 // returns a function from tokens to ids.
 func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
-	ids := maps.Clone(s.vocab)
+	known := s.vocab
 	if s.class.unigram {
-		ids = make(map[string]uint32, len(s.pieces))
+		known = make(map[string]uint32, len(s.pieces))
 		for i, p := range s.pieces {
-			ids[p.text] = uint32(i)
+			known[p.text] = uint32(i)
 		}
 	}
 	next := uint32(len(s.vocab) + len(s.pieces))
+	more := map[string]uint32{} // that known does not have
+	idOf := func(token string) (uint32, bool) {
+		id, ok := known[token]
+		if !ok {
+			id, ok = more[token]
+		}
+		return id, ok
+	}
 	seen := map[string]bool{"": true}
 	kept := s.added[:0]
 	for _, t := range s.added {
@@ -182,9 +193,9 @@ func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
 			continue
 		}
 		seen[t.Content] = true
-		id, ok := ids[t.Content]
+		id, ok := idOf(t.Content)
 		if !ok {
-			id, ids[t.Content] = next, next
+			id, more[t.Content] = next, next
 		}
 		next = max(next, id+1)
 		if t.ID != noID && t.ID != id {
@@ -193,9 +204,9 @@ func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
 		t.ID = id
 		kept = append(kept, t)
 	}
-	s.added = kept
+	s.added, s.size = kept, len(known)+len(more)
 	return func(token string) (int32, error) {
-		id, ok := ids[token]
+		id, ok := idOf(token)
 		if !ok {
 			return 0, fmt.Errorf("the vocabulary does not have the special token %q", token)
 		}
@@ -223,19 +234,6 @@ func (s *tokenizerSpec) validate() error {
 	}
 	if len(s.vocab) == 0 {
 		return errors.New("the vocabulary is empty")
-	}
-	return nil
-}
-
-// validateMerges returns an error for a merge whose tokens or result are not in the
-// vocabulary.
-func (s *tokenizerSpec) validateMerges() error {
-	for i, m := range s.merges {
-		for _, token := range []string{m[0], m[1], m[0] + m[1]} {
-			if _, ok := s.vocab[token]; !ok {
-				return fmt.Errorf("merge %d (%q, %q): the vocabulary does not have %q", i+1, m[0], m[1], token)
-			}
-		}
 	}
 	return nil
 }
@@ -271,7 +269,7 @@ func (s *tokenizerSpec) json() ([]byte, error) {
 		}
 		model = object{
 			"type": "BPE", "vocab": s.vocab, "merges": s.merges, "unk_token": unk, "end_of_word_suffix": s.class.suffix,
-			"continuing_subword_prefix": "", "dropout": nil, "fuse_unk": false, "byte_fallback": false,
+			"continuing_subword_prefix": s.prefix, "dropout": nil, "fuse_unk": false, "byte_fallback": false,
 		}
 	}
 	return json.Marshal(object{

@@ -7,6 +7,7 @@ import (
 	"math"
 	"path"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
@@ -15,7 +16,13 @@ import (
 // Those of published models have up to 35 MB.
 const maxTokenizerSize = 256 << 20
 
-var errNotUTF8 = errors.New("the text is not UTF-8")
+// textOf returns the text of a file without copying it: data must not change any more.
+func textOf(data []byte) (string, error) {
+	if !utf8.Valid(data) {
+		return "", errors.New("the text is not UTF-8")
+	}
+	return unsafe.String(unsafe.SliceData(data), len(data)), nil
+}
 
 // A folder has the files of a tokenizer.
 type folder struct {
@@ -82,10 +89,11 @@ func (s *tokenizerSpec) readModel(f folder) (*tokenizerFile, error) {
 	data, err := checkpoint.ReadFile(f.fsys, s.file, maxTokenizerSize)
 	switch {
 	case err == nil:
-		if !utf8.Valid(data) {
-			return nil, f.wrap("tokenizer.json", errNotUTF8)
+		text, err := textOf(data)
+		if err == nil {
+			whole, err = s.fromTokenizerJSON(text)
 		}
-		if whole, err = s.fromTokenizerJSON(string(data)); err != nil {
+		if err != nil {
 			return nil, f.wrap("tokenizer.json", err)
 		}
 	case notExist(f.fsys, s.file, err):
@@ -99,7 +107,7 @@ func (s *tokenizerSpec) readModel(f folder) (*tokenizerFile, error) {
 	if err := s.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(f.fsys, s.file), err)
 	}
-	if err := s.validateMerges(); err != nil {
+	if err := s.rankMerges(); err != nil {
 		return nil, f.wrap(mergesFile, err)
 	}
 	return whole, nil

@@ -19,8 +19,8 @@ type tokenizerFile struct {
 	Model         struct {
 		Type   string
 		Merges json.RawMessage // null, see fromTokenizerJSON
-		UnkID  *int    `json:"unk_id"`
-		Suffix *string `json:"end_of_word_suffix"`
+		UnkID  *int            `json:"unk_id"`
+		Suffix *string         `json:"end_of_word_suffix"`
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *scanner) object(field func(name string) error) error {
 }
 
 // string reads a string.
-func (s *scanner) string() (value string, err error) {
+func (s *scanner) string() (string, error) {
 	if s.next() != '"' {
 		return "", s.expected("a string")
 	}
@@ -93,8 +93,7 @@ func (s *scanner) string() (value string, err error) {
 			if s.at = i + 1; !escaped {
 				return s.text[from+1 : i], nil
 			}
-			err = json.Unmarshal([]byte(s.text[from:s.at]), &value)
-			return value, err
+			return unescape(s.text[from:s.at])
 		case c == '\\':
 			escaped = true
 			i++
@@ -103,6 +102,11 @@ func (s *scanner) string() (value string, err error) {
 		}
 	}
 	return "", errEnd
+}
+
+func unescape(quoted string) (value string, err error) {
+	err = json.Unmarshal([]byte(quoted), &value)
+	return value, err
 }
 
 // number reads the text of a number.

@@ -30,7 +30,6 @@ type encoder interface {
 	Encode(text string) []int32
 	// Starts returns the offsets in bytes at which the tokens of a text begin.
 	Starts(text string) []int
-	VocabSize() int
 	Close()
 }
 
@@ -47,18 +46,26 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := spec.json()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, spec.file), err)
-	}
-	e, err := newEncoder(text)
+	e, err := spec.newEncoder()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, spec.file), err)
 	}
 	return &Tokenizer{
-		encoder: e, vocab: e.VocabSize(), before: spec.before, after: spec.after,
+		encoder: e, vocab: spec.size, before: spec.before, after: spec.after,
 		pad: spec.pad, maxLength: spec.maxLength, left: spec.left,
 	}, nil
+}
+
+// newEncoder makes the encoder of validated files.
+func (s *tokenizerSpec) newEncoder() (encoder, error) {
+	if s.cutsWords() {
+		return s.newBPE()
+	}
+	text, err := s.json()
+	if err != nil {
+		return nil, err
+	}
+	return newEncoder(text)
 }
 
 // Check returns the error that [Load] would return for the files in dir, without building the

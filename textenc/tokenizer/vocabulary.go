@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"path"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
@@ -40,20 +39,21 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 	if data, err = checkpoint.ReadFile(fsys, path.Join(dir, "merges.txt"), maxTokenizerSize); err != nil {
 		return err
 	}
-	if !utf8.Valid(data) {
-		return fmt.Errorf("%s: %w", full("merges.txt"), errNotUTF8)
+	text, err := textOf(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", full("merges.txt"), err)
 	}
 	s.merges = make([]merge, 0, len(s.vocab))
 	n := 0
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(text) {
 		n++
-		text := strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
-		if text == "" || strings.HasPrefix(text, "#version") {
+		line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
+		if line == "" || strings.HasPrefix(line, "#version") {
 			continue
 		}
-		m, ok := splitMerge(text)
+		m, ok := splitMerge(line)
 		if !ok {
-			return fmt.Errorf("%s: line %d: expected two tokens and a space between them, found %.80q", full("merges.txt"), n, text)
+			return fmt.Errorf("%s: line %d: expected two tokens and a space between them, found %.80q", full("merges.txt"), n, line)
 		}
 		s.merges = append(s.merges, m)
 	}
@@ -62,10 +62,11 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 
 // parseVocabulary parses vocab.json.
 func parseVocabulary(data []byte) (map[string]uint32, error) {
-	if !utf8.Valid(data) {
-		return nil, errNotUTF8
+	text, err := textOf(data)
+	if err != nil {
+		return nil, err
 	}
-	r := scanner{text: string(data)}
+	r := scanner{text: text}
 	ids, err := r.vocabulary()
 	if err == nil && (r.next() != 0 || r.at < len(r.text)) {
 		err = r.expected("the end")
