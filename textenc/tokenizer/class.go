@@ -103,7 +103,7 @@ type tokenizerSpec struct {
 	ranks         map[uint64]uint32 // of merges, see bpe
 	merged        []uint32
 	prefix        string    // of characters inside of a word
-	pieces        []piece   // of Unigram
+	pieces        pieces    // of Unigram
 	charsmap      *charsmap // nil if text is not normalized
 	added         []addedToken
 	size          int // number of tokens, including added ones
@@ -123,13 +123,30 @@ type piece struct {
 	score float64
 }
 
-func (p piece) MarshalJSON() ([]byte, error) { return json.Marshal([]any{p.text, exactText(p.score)}) }
+// pieces is the vocabulary of a Unigram model.
+type pieces []piece
 
-// exactText returns a text that the tokenizers library reads as exactly x. Its JSON reader rounds
+func (p pieces) MarshalJSON() ([]byte, error) {
+	text := []byte{'['}
+	for i, piece := range p {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		quoted, err := json.Marshal(piece.text)
+		if err != nil {
+			return nil, err
+		}
+		text = append(append(append(text, '['), quoted...), ',')
+		text = append(appendExact(text, piece.score), ']')
+	}
+	return append(text, ']'), nil
+}
+
+// appendExact appends a text that the tokenizers library reads as exactly x. Its JSON reader rounds
 // twice: it divides the digits, as a float64, by a power of ten, so that the shortest text of many
 // numbers is read one unit in the last place off. Other digits, or more, are read exactly; the few
 // numbers without such a text (about one in a thousand, and no score of T5's) get the shortest.
-func exactText(x float64) json.Number {
+func appendExact(text []byte, x float64) []byte {
 	for decimals := range 309 {
 		power := math.Pow10(decimals)
 		digits := math.Round(math.Abs(x) * power)
@@ -138,15 +155,15 @@ func exactText(x float64) json.Number {
 		}
 		for _, d := range []float64{digits, math.Nextafter(digits, 0), math.Nextafter(digits, math.Inf(1))} {
 			if d == math.Trunc(d) && d < 1<<64 && d/power == math.Abs(x) {
-				sign := ""
 				if math.Signbit(x) {
-					sign = "-"
+					text = append(text, '-')
 				}
-				return json.Number(fmt.Sprintf("%s%de-%d", sign, uint64(d), decimals))
+				text = append(strconv.AppendUint(text, uint64(d), 10), "e-"...)
+				return strconv.AppendInt(text, int64(decimals), 10)
 			}
 		}
 	}
-	return json.Number(strconv.FormatFloat(x, 'g', -1, 64))
+	return strconv.AppendFloat(text, x, 'g', -1, 64)
 }
 
 // addedToken is a token that is cut out of the text first.

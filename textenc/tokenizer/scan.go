@@ -169,7 +169,7 @@ func (s *scanner) vocabulary() (map[string]uint32, error) {
 }
 
 // pieces reads a list of pieces and their scores.
-func (s *scanner) pieces() (list []piece, err error) {
+func (s *scanner) pieces() (list pieces, err error) {
 	err = s.list('[', ']', func() error {
 		from := s.at
 		var p piece

@@ -24,7 +24,7 @@ func TestScores(t *testing.T) {
 	for i := 0; len(text) < words; i++ {
 		high := -float64(float32(20 * r.Float64())) // as published scores, which are float32
 		low := math.Nextafter(high, -100)
-		if !strings.Contains(string(exactText(high)), "e") || !strings.Contains(string(exactText(low)), "e") {
+		if !strings.Contains(string(appendExact(nil, high)), "e") || !strings.Contains(string(appendExact(nil, low)), "e") {
 			continue // has no text that is read exactly
 		}
 		whole, part := high, low
