@@ -4,28 +4,30 @@ import (
 	"container/heap"
 	"fmt"
 	"slices"
-	"strings"
-	"unicode/utf8"
 )
 
 // A bpe encodes text with a BPE vocabulary. The tokenizers library only normalizes the text and cuts
 // it into added tokens, words and bytes: it takes longer to read a vocabulary than all the rest of
-// loading does, and keeps 20 times as much memory.
+// loading does, and ten times the memory.
 type bpe struct {
 	cutter encoder
-	// ids has the ids of the 256 characters that stand for bytes, in words and at their ends. Without
-	// one it is noID: the character is dropped.
-	ids, last [256]uint32
-	added     []uint32          // ids of the added tokens
-	ranks     map[uint64]uint32 // numbers of the merges, by pair
-	merged    []uint32          // ids that the merges result in
+	ids    [512]uint32 // of the characters that stand for bytes: in words, and at their ends; noID for dropped ones
+	added  []addedToken
+	merges merges
 }
 
-// firstAdded is the first id of the cutter's added tokens. Before it are characters that begin a word
-// and then those that do not, as continuing_subword_prefix marks them.
+// merges has the merges of a vocabulary.
+type merges struct {
+	ranks map[uint64]uint32 // numbers of the merges, by pair
+	ids   []uint32          // that they result in
+}
+
+// The cutter's ids are those of characters that begin a word, those of others, which have a prefix that
+// no text has, and added tokens.
 const (
-	firstAdded = 512
-	continuing = "\x00" // no text has it
+	inside      = 256
+	firstAdded  = 512
+	insideWords = "\x00"
 )
 
 // byteCharacters are the characters that stand for bytes in vocabularies since GPT-2: a byte's own if
@@ -44,50 +46,42 @@ func byteCharacters() []string {
 	return list
 }
 
-// cutsWords reports whether [bpe] can encode with the added tokens: not with one whose name is also
-// a character for a byte.
-func (s *tokenizerSpec) cutsWords() bool {
-	characters := byteCharacters()
-	return !s.class.unigram && !slices.ContainsFunc(s.added, func(t addedToken) bool {
-		return strings.Contains(t.Content, continuing) || utf8.RuneCountInString(t.Content) == 1 && slices.Contains(characters, t.Content)
-	})
-}
-
-// newBPE makes the encoder of validated files.
-func (s *tokenizerSpec) newBPE() (*bpe, error) {
+// newBPE makes the encoder of validated files. The cutter cannot tell added tokens that are also a
+// character for a byte: with one, the encoder is the library with the whole vocabulary.
+func (s *tokenizerSpec) newBPE() (encoder, error) {
 	class := *s.class
 	class.suffix = ""
-	cutter := tokenizerSpec{class: &class, added: s.added, prefix: continuing, vocab: map[string]uint32{}, merges: []merge{}}
-	e := &bpe{ranks: s.ranks, merged: s.merged}
-	unknown := uint32(noID)
-	if s.class.suffix != "" {
-		unknown = s.vocab[s.unk]
-	}
+	cutter := tokenizerSpec{class: &class, added: s.added, prefix: insideWords, vocab: map[string]uint32{}, mergeList: []merge{}}
+	e := &bpe{added: s.added, merges: s.merges}
 	idOf := func(token string) uint32 {
 		if id, ok := s.vocab[token]; ok {
 			return id
 		}
-		return unknown
+		if s.class.suffix != "" {
+			return s.vocab[s.unk]
+		}
+		return noID
 	}
 	for i, c := range byteCharacters() {
-		e.ids[i], e.last[i] = idOf(c), idOf(c+s.class.suffix)
-		cutter.vocab[c], cutter.vocab[continuing+c] = uint32(i), uint32(256+i)
+		e.ids[i], e.ids[256+i] = idOf(c), idOf(c+s.class.suffix)
+		cutter.vocab[c], cutter.vocab[insideWords+c] = uint32(i), uint32(inside+i)
 	}
-	for _, t := range s.added {
-		e.added = append(e.added, t.ID)
+	if slices.ContainsFunc(s.added, func(t addedToken) bool {
+		_, ok := cutter.vocab[t.Content]
+		return ok
+	}) {
+		return s.newEncoder()
 	}
-	text, err := cutter.json()
-	if err == nil {
-		e.cutter, err = newEncoder(text)
-	}
+	var err error
+	e.cutter, err = cutter.newEncoder()
 	return e, err
 }
 
 // rankMerges numbers the merges. It returns an error for a merge whose tokens or result are not in the
 // vocabulary. Of two merges of a pair, the last one counts.
 func (s *tokenizerSpec) rankMerges() error {
-	s.ranks, s.merged = make(map[uint64]uint32, len(s.merges)), make([]uint32, len(s.merges))
-	for i, m := range s.merges {
+	s.merges = merges{make(map[uint64]uint32, len(s.mergeList)), make([]uint32, len(s.mergeList))}
+	for i, m := range s.mergeList {
 		a, okA := s.vocab[m[0]]
 		b, okB := s.vocab[m[1]]
 		ab, ok := s.vocab[m[0]+m[1]]
@@ -98,12 +92,10 @@ func (s *tokenizerSpec) rankMerges() error {
 			})
 			return fmt.Errorf("merge %d (%q, %q): the vocabulary does not have %q", i+1, m[0], m[1], missing[0])
 		}
-		s.ranks[pairOf(a, b)], s.merged[i] = uint32(i), ab
+		s.merges.ranks[uint64(a)<<32|uint64(b)], s.merges.ids[i] = uint32(i), ab
 	}
 	return nil
 }
-
-func pairOf(a, b uint32) uint64 { return uint64(a)<<32 | uint64(b) }
 
 func (e *bpe) Encode(text string) []int32 {
 	ids, _ := e.encode(text)
@@ -127,25 +119,24 @@ func (e *bpe) encode(text string) (ids []int32, starts []int) {
 	var word []symbol
 	for i, id := range cut {
 		if id >= firstAdded {
-			ids, starts = append(ids, int32(e.added[id-firstAdded])), append(starts, i)
+			ids, starts = append(ids, int32(e.added[id-firstAdded].ID)), append(starts, i)
 			continue
 		}
-		end := i+1 == len(cut) || cut[i+1] < 256 || cut[i+1] >= firstAdded
-		table := &e.ids
+		id &= 0xff
+		end := i+1 == len(cut) || cut[i+1] < inside || cut[i+1] >= firstAdded
 		if end {
-			table = &e.last
+			id += 256
 		}
-		if id := table[id&0xff]; id != noID {
-			word = append(word, symbol{id: id, start: i})
+		if e.ids[id] != noID {
+			word = append(word, symbol{id: e.ids[id], start: i})
 		}
-		if !end {
-			continue
+		if end {
+			e.merges.merge(word)
+			for at := 0; at < len(word); at = word[at].next {
+				ids, starts = append(ids, int32(word[at].id)), append(starts, word[at].start)
+			}
+			word = word[:0]
 		}
-		e.merge(word)
-		for at := 0; at < len(word); at = word[at].next {
-			ids, starts = append(ids, int32(word[at].id)), append(starts, word[at].start)
-		}
-		word = word[:0]
 	}
 	return ids, starts
 }
@@ -153,59 +144,55 @@ func (e *bpe) encode(text string) (ids []int32, starts []int) {
 // A symbol is a part of a word that may be merged with its neighbours.
 type symbol struct {
 	id         uint32
-	prev, next int // of the word's symbols; next is len(word) at the end
+	prev, next int // of the word's symbols; next is their number at the end, and -1 in a symbol that was merged into prev
 	start      int // among the cutter's ids
-	gone       bool
 }
 
 // merge merges the symbols of a word: always the pair of the lowest rank, and of several such ones the
 // first. It follows the tokenizers library's Word::merge_all, which also merges a pair that has
 // changed since it was queued, if the result is the same.
-func (e *bpe) merge(word []symbol) {
+func (m *merges) merge(word []symbol) {
 	var q queue
-	for i := range word {
-		word[i].prev, word[i].next = i-1, i+1
-		if i > 0 {
-			q = e.enqueue(q, word, i-1)
-		}
-	}
-	heap.Init(&q)
-	for len(q) > 0 {
-		top := heap.Pop(&q).(uint64)
-		at, id := int(top&(1<<32-1)), e.merged[top>>32]
-		left := &word[at]
-		if left.gone || left.next == len(word) {
-			continue
-		}
-		right := &word[left.next]
-		if rank, ok := e.ranks[pairOf(left.id, right.id)]; !ok || e.merged[rank] != id {
-			continue
-		}
-		left.id, left.next, right.gone = id, right.next, true
-		if right.next < len(word) {
-			word[right.next].prev = at
-		}
-		for _, changed := range []int{left.prev, at} {
-			n := len(q)
-			if q = e.enqueue(q, word, changed); len(q) > n {
-				heap.Fix(&q, n)
+	enqueue := func(at int) {
+		if at >= 0 && word[at].next < len(word) {
+			if rank, ok := m.rank(word, at); ok {
+				heap.Push(&q, uint64(rank)<<32|uint64(at))
 			}
 		}
 	}
+	for i := range word {
+		word[i].prev, word[i].next = i-1, i+1
+	}
+	for i := range word {
+		enqueue(i)
+	}
+	for len(q) > 0 {
+		top := heap.Pop(&q).(uint64)
+		at, id := int(top&(1<<32-1)), m.ids[top>>32]
+		left := &word[at]
+		if left.next < 0 || left.next == len(word) {
+			continue
+		}
+		if rank, ok := m.rank(word, at); !ok || m.ids[rank] != id {
+			continue
+		}
+		right := &word[left.next]
+		left.id, left.next, right.next = id, right.next, -1
+		if left.next < len(word) {
+			word[left.next].prev = at
+		}
+		enqueue(left.prev)
+		enqueue(at)
+	}
 }
 
-// enqueue adds the pair that begins at a symbol to the queue, if there is a merge of it.
-func (e *bpe) enqueue(q queue, word []symbol, at int) queue {
-	if at < 0 || word[at].next == len(word) {
-		return q
-	}
-	if rank, ok := e.ranks[pairOf(word[at].id, word[word[at].next].id)]; ok {
-		q = append(q, uint64(rank)<<32|uint64(at))
-	}
-	return q
+// rank returns the rank of the pair that begins at a symbol, and reports whether it is merged.
+func (m *merges) rank(word []symbol, at int) (uint32, bool) {
+	rank, ok := m.ranks[uint64(word[at].id)<<32|uint64(word[word[at].next].id)]
+	return rank, ok
 }
 
-// A queue is a heap of pairs: rank and place.
+// A queue is a heap of pairs: 32 bits of rank and of place.
 type queue []uint64
 
 func (q queue) Len() int           { return len(q) }

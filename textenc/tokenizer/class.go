@@ -99,9 +99,8 @@ type tokenizerSpec struct {
 	file          string // the one with the vocabulary
 	class         *tokenizerClass
 	vocab         map[string]uint32 // of BPE
-	merges        []merge
-	ranks         map[uint64]uint32 // of merges, see bpe
-	merged        []uint32
+	mergeList     []merge
+	merges        merges    // of mergeList, by ids
 	prefix        string    // of characters inside of a word
 	pieces        pieces    // of Unigram
 	charsmap      *charsmap // nil if text is not normalized
@@ -285,7 +284,7 @@ func (s *tokenizerSpec) json() ([]byte, error) {
 			unk = s.unk
 		}
 		model = object{
-			"type": "BPE", "vocab": s.vocab, "merges": s.merges, "unk_token": unk, "end_of_word_suffix": s.class.suffix,
+			"type": "BPE", "vocab": s.vocab, "merges": s.mergeList, "unk_token": unk, "end_of_word_suffix": s.class.suffix,
 			"continuing_subword_prefix": s.prefix, "dropout": nil, "fuse_unk": false, "byte_fallback": false,
 		}
 	}

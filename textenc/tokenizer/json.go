@@ -79,44 +79,40 @@ func (s *tokenizerSpec) fromTokenizerJSON(text string) (*tokenizerFile, error) {
 // their places.
 func (s *tokenizerSpec) cutModel(text string) (rest []byte, err error) {
 	r := &scanner{text: text}
-	copied := 0
-	cut := func(name string, read func() error) error {
-		if c := r.next(); c == 'n' || c == 0 {
-			return r.skip()
-		}
-		rest = append(append(rest, text[copied:r.at]...), "null"...)
-		err := read()
-		copied = r.at
-		if err != nil && err != errEnd {
-			err = fmt.Errorf("%s: %w", name, err)
-		}
-		return err
-	}
-	err = r.object(func(name string) error {
-		if name != "model" || r.next() != '{' {
-			return r.skip()
-		}
-		return r.object(func(name string) error {
-			switch name {
-			case "vocab":
-				return cut(name, func() (err error) {
-					if r.next() == '[' {
-						s.pieces, err = r.pieces()
-					} else {
-						s.vocab, err = r.vocabulary()
-					}
-					return err
-				})
-			case "merges":
-				return cut(name, func() (err error) {
-					s.merges, err = r.merges(len(s.vocab))
-					return err
-				})
+	copied, depth, inModel := 0, 0, false
+	for {
+		kind, name := r.next()
+		switch kind {
+		case 0:
+			return append(rest, text[copied:]...), nil
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case ':':
+			if depth == 1 {
+				inModel = name == "model"
 			}
-			return r.skip()
-		})
-	})
-	return append(rest, text[copied:]...), err
+			if depth != 2 || !inModel || name != "vocab" && name != "merges" {
+				continue
+			}
+			rest = append(append(rest, text[copied:r.at]...), "null"...)
+			switch first := r.peek(); {
+			case first == 'n':
+				r.next()
+			case name == "merges":
+				s.mergeList, err = r.merges(len(s.vocab))
+			case first == '[':
+				s.pieces, err = r.pieces()
+			default:
+				s.vocab, err = r.vocabulary()
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			copied = r.at
+		}
+	}
 }
 
 // fromUnigram takes the vocabulary of a Unigram model, and the table that normalizes

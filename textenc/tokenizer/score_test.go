@@ -35,11 +35,7 @@ func TestScores(t *testing.T) {
 		spec.pieces = append(spec.pieces, piece{a + b, whole}, piece{a, part}, piece{b, 0})
 		text, joined = append(text, a+b), append(joined, i%2 == 0)
 	}
-	data, err := spec.json()
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := newEncoder(data)
+	e, err := spec.newEncoder()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,11 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := spec.newEncoder()
+	makeEncoder := spec.newBPE
+	if spec.class.unigram {
+		makeEncoder = spec.newEncoder
+	}
+	e, err := makeEncoder()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, spec.file), err)
 	}
@@ -56,11 +60,8 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	}, nil
 }
 
-// newEncoder makes the encoder of validated files.
+// newEncoder makes the library's encoder of validated files.
 func (s *tokenizerSpec) newEncoder() (encoder, error) {
-	if s.cutsWords() {
-		return s.newBPE()
-	}
 	text, err := s.json()
 	if err != nil {
 		return nil, err

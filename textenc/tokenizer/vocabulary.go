@@ -43,7 +43,7 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", full("merges.txt"), err)
 	}
-	s.merges = make([]merge, 0, len(s.vocab))
+	s.mergeList = make([]merge, 0, len(s.vocab))
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
@@ -55,7 +55,7 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 		if !ok {
 			return fmt.Errorf("%s: line %d: expected two tokens and a space between them, found %.80q", full("merges.txt"), n, line)
 		}
-		s.merges = append(s.merges, m)
+		s.mergeList = append(s.mergeList, m)
 	}
 	return nil
 }
@@ -68,8 +68,8 @@ func parseVocabulary(data []byte) (map[string]uint32, error) {
 	}
 	r := scanner{text: text}
 	ids, err := r.vocabulary()
-	if err == nil && (r.next() != 0 || r.at < len(r.text)) {
-		err = r.expected("the end")
+	if kind, token := r.next(); err == nil && kind != 0 {
+		err = r.unexpected("the end", kind, token)
 	}
 	return ids, err
 }
