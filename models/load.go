@@ -1,12 +1,14 @@
 package models
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
@@ -146,10 +148,9 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	for dir := range p.loader.Absent {
 		p.notLoaded[dir] = true
 	}
-	if err := p.loadTokenizers(needs); err != nil {
-		return err
-	}
-	if err := p.matchWeights(needs); err != nil {
+	tokenizers := p.loadTokenizers(needs)
+	matched := p.matchWeights(needs)
+	if err := cmp.Or(tokenizers(), matched); err != nil {
 		return err
 	}
 	p.openDiskCache(o.PromptCache)
@@ -264,24 +265,34 @@ func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
 	return damaged.Err()
 }
 
-// loadTokenizers reads the tokenizers that are needed.
-func (p *Pipeline) loadTokenizers(needs func(dir string) bool) error {
+// loadTokenizers begins to read the tokenizers that are needed. The function that it returns waits for
+// all of them.
+func (p *Pipeline) loadTokenizers(needs func(dir string) bool) (wait func() error) {
 	p.tokenizers = map[string]*tokenizer.Tokenizer{}
-	if p.random != nil {
-		return nil
-	}
+	var dirs []string
 	for _, t := range p.family.PromptEncodings(nil) {
-		if !needs(t.Tokenizer) {
+		switch {
+		case p.random != nil:
+		case needs(t.Tokenizer):
+			dirs = append(dirs, t.Tokenizer)
+		default:
 			p.notLoaded[t.Tokenizer] = true
-			continue
 		}
-		loaded, err := tokenizer.Load(p.loader.FS, t.Tokenizer)
-		if err != nil {
-			return err
-		}
-		p.tokenizers[t.Tokenizer] = loaded
 	}
-	return nil
+	var group sync.WaitGroup
+	loaded, errs := make([]*tokenizer.Tokenizer, len(dirs)), make([]error, len(dirs))
+	for i, dir := range dirs {
+		group.Go(func() { loaded[i], errs[i] = tokenizer.Load(p.loader.FS, dir) })
+	}
+	return func() error {
+		group.Wait()
+		for i, dir := range dirs {
+			if errs[i] == nil {
+				p.tokenizers[dir] = loaded[i]
+			}
+		}
+		return cmp.Or(errs...)
+	}
 }
 
 // EstimateModel estimates the memory of the first of o.Requests, or of a run with the model's
