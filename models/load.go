@@ -148,7 +148,7 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	for dir := range p.loader.Absent {
 		p.notLoaded[dir] = true
 	}
-	tokenizers := p.loadTokenizers(needs)
+	tokenizers := p.loadTokenizers(needs, o.PromptCache != nil)
 	matched := p.matchWeights(needs)
 	if err := cmp.Or(tokenizers(), matched); err != nil {
 		return err
@@ -265,33 +265,46 @@ func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
 	return damaged.Err()
 }
 
-// loadTokenizers begins to read the tokenizers that are needed. The function that it returns waits for
-// all of them.
-func (p *Pipeline) loadTokenizers(needs func(dir string) bool) (wait func() error) {
-	p.tokenizers = map[string]*tokenizer.Tokenizer{}
-	var dirs []string
+// A lazyTokenizer is a tokenizer that is loaded when it is needed, or ahead of that.
+type lazyTokenizer struct {
+	once sync.Once
+	t    *tokenizer.Tokenizer
+	err  error
+}
+
+// tokenizer returns the tokenizer in a folder. Several goroutines may call it.
+func (p *Pipeline) tokenizer(dir string) (*tokenizer.Tokenizer, error) {
+	l := p.tokenizers[dir]
+	l.once.Do(func() { l.t, l.err = tokenizer.Load(p.loader.FS, dir) })
+	return l.t, l.err
+}
+
+// loadTokenizers begins to load the tokenizers that are needed. The function that it returns waits for
+// all of them. With a cache of prompt embeddings they are only loaded for a prompt that is not there.
+func (p *Pipeline) loadTokenizers(needs func(dir string) bool, lazy bool) (wait func() error) {
+	p.tokenizers = map[string]*lazyTokenizer{}
 	for _, t := range p.family.PromptEncodings(nil) {
 		switch {
 		case p.random != nil:
 		case needs(t.Tokenizer):
-			dirs = append(dirs, t.Tokenizer)
+			p.tokenizers[t.Tokenizer] = &lazyTokenizer{}
 		default:
 			p.notLoaded[t.Tokenizer] = true
 		}
 	}
-	var group sync.WaitGroup
-	loaded, errs := make([]*tokenizer.Tokenizer, len(dirs)), make([]error, len(dirs))
-	for i, dir := range dirs {
-		group.Go(func() { loaded[i], errs[i] = tokenizer.Load(p.loader.FS, dir) })
+	var dirs []string
+	if !lazy {
+		dirs = sorted(p.tokenizers)
 	}
-	return func() error {
-		group.Wait()
-		for i, dir := range dirs {
-			if errs[i] == nil {
-				p.tokenizers[dir] = loaded[i]
-			}
+	for _, dir := range dirs {
+		go p.tokenizer(dir)
+	}
+	return func() (first error) {
+		for _, dir := range dirs {
+			_, err := p.tokenizer(dir)
+			first = cmp.Or(first, err)
 		}
-		return cmp.Or(errs...)
+		return first
 	}
 }
 
