@@ -76,7 +76,7 @@ func DefaultFolder() (string, error) {
 	return filepath.Join(dir, "gomflux", "prompts"), nil
 }
 
-// Note returns the note that was stored with the embeddings of a key, "" if there are none. The file
+// Note returns the note that was stored with the embeddings of a key, or "". The file
 // may be damaged.
 func (c *Cache) Note(key []byte) string {
 	secret, err := c.secret()

@@ -33,7 +33,8 @@ func TestBPE(t *testing.T) {
 	shared.mergeList = []merge{{"b", "c"}, {"a", "b"}, {"bc", "d"}, {"a", "bc"}}
 	number(t, shared)
 	specs["shared"] = shared
-	alphabet := []string{"a", "b", "c", "ab", "d", "A", "é", "e\u0301", "ﬁ", "猫", "🙂", "\u200d", " ", "  ", "\t", "\r\n", "'s", "'LL", "7", ",", "--",
+	alphabet := []string{"a", "b", "c", "ab", "d", "A", "é", "e\u0301", "ﬁ", "猫", "🙂", "\u200d", " ", "  ", "\t", "\r\n", "'s",
+		"'LL", "7", ",", "--",
 		"<|endoftext|>", "<|im_start|>", "<x>", "ĠĀ", "\u0345", "İ", "\x01"}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		spec := specs[name]

@@ -160,7 +160,7 @@ func (s *scanner) merges(size int) ([]merge, error) {
 			ok = first == '"' && second == '"' && end == ']'
 		}
 		if list = append(list, m); !ok {
-			return fmt.Errorf("merge %d: expected two tokens, as a pair or with a space between them, found %.40q %.40q", len(list), m, token)
+			return fmt.Errorf("merge %d: expected two tokens, a pair or with a space between them, found %.40q %.40q", len(list), m, token)
 		}
 		return nil
 	})
