@@ -173,7 +173,7 @@ func (r *Run) validIDs(t *family.PromptEncoding, ids []int32) (int, error) {
 	}
 	pad, ok := int32(randomPad), r.random != nil
 	if !ok {
-		tokenizer, err := r.tokenizer(t.Tokenizer)
+		tokenizer, err := r.tokenizers[t.Tokenizer].load()
 		if err != nil {
 			return 0, err
 		}

@@ -267,15 +267,16 @@ func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
 
 // A lazyTokenizer is a tokenizer that is loaded when it is needed, or ahead of that.
 type lazyTokenizer struct {
+	fsys fs.FS
+	dir  string
 	once sync.Once
 	t    *tokenizer.Tokenizer
 	err  error
 }
 
-// tokenizer returns the tokenizer in a folder. Several goroutines may call it.
-func (p *Pipeline) tokenizer(dir string) (*tokenizer.Tokenizer, error) {
-	l := p.tokenizers[dir]
-	l.once.Do(func() { l.t, l.err = tokenizer.Load(p.loader.FS, dir) })
+// load returns the tokenizer. Several goroutines may call it.
+func (l *lazyTokenizer) load() (*tokenizer.Tokenizer, error) {
+	l.once.Do(func() { l.t, l.err = tokenizer.Load(l.fsys, l.dir) })
 	return l.t, l.err
 }
 
@@ -287,21 +288,21 @@ func (p *Pipeline) loadTokenizers(needs func(dir string) bool, lazy bool) (wait 
 		switch {
 		case p.random != nil:
 		case needs(t.Tokenizer):
-			p.tokenizers[t.Tokenizer] = &lazyTokenizer{}
+			p.tokenizers[t.Tokenizer] = &lazyTokenizer{fsys: p.loader.FS, dir: t.Tokenizer}
 		default:
 			p.notLoaded[t.Tokenizer] = true
 		}
 	}
-	var dirs []string
-	if !lazy {
-		dirs = sorted(p.tokenizers)
-	}
-	for _, dir := range dirs {
-		go p.tokenizer(dir)
+	var ahead []*lazyTokenizer
+	for _, dir := range sorted(p.tokenizers) {
+		if l := p.tokenizers[dir]; !lazy {
+			ahead = append(ahead, l)
+			go l.load()
+		}
 	}
 	return func() (first error) {
-		for _, dir := range dirs {
-			_, err := p.tokenizer(dir)
+		for _, l := range ahead {
+			_, err := l.load()
 			first = cmp.Or(first, err)
 		}
 		return first

@@ -152,7 +152,7 @@ func (r *Run) makeTokens(t *family.PromptEncoding, prompt *prompt) (tokens famil
 	if r.random != nil {
 		tokens, err = r.randomTokens(t, prompt)
 	} else {
-		tokenizer, err := r.tokenizer(t.Tokenizer)
+		tokenizer, err := r.tokenizers[t.Tokenizer].load()
 		if err != nil {
 			return tokens, err
 		}
