@@ -180,7 +180,7 @@ func Devices() []DeviceInfo {
 func describe(d Device) DeviceInfo {
 	out := DeviceInfo{Device: d}
 	info := mlxc.DeviceInfoNew()
-	defer mlxc.DeviceInfoFree(info)
+	defer func() { mlxc.DeviceInfoFree(info) }() // DeviceInfoGet makes another one
 	if mlxc.DeviceInfoGet(&info, devices[d]) != 0 {
 		takeMessage()
 		return out

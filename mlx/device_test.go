@@ -4,6 +4,9 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/ebitengine/purego"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -75,4 +78,29 @@ func TestComputeDtype(t *testing.T) {
 			t.Errorf("%q %q: %v (%s), expected %v (%s)", c.info.Name, c.info.Architecture, dtype, reason, c.want, c.reason)
 		}
 	}
+}
+
+// TestDevicesFrees checks with glibc's count of allocated bytes that Devices frees what it asks MLX for.
+func TestDevicesFrees(t *testing.T) {
+	addr, err := purego.Dlsym(purego.RTLD_DEFAULT, "mallinfo2")
+	if err != nil {
+		t.Skip(err)
+	}
+	var mallinfo2 func(result *[10]uintptr) uintptr
+	purego.RegisterFunc(&mallinfo2, addr)
+	allocated := func() int {
+		var info [10]uintptr
+		mallinfo2(&info)
+		return int(info[7])
+	}
+	mlxtest.Do(t, func() {
+		mlx.Devices()
+		before := allocated()
+		for range 2000 {
+			mlx.Devices()
+		}
+		if n := allocated() - before; n > 200_000 {
+			t.Errorf("2000 calls keep %d bytes", n)
+		}
+	})
 }

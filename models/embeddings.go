@@ -61,8 +61,7 @@ type embeddingsKey struct {
 	Quantize     *mlx.Quantization
 	LoRAs        []string // those that change the text encoder, in their order
 	RuntimeLoRA  bool
-	IDs          []int32
-	Valid        int // number of IDs before the padding
+	Prompt       string
 	PrefixTokens int
 	Limit        int      // of the tokens
 	Images       []string // hashes of the images that the text encoder sees
@@ -220,20 +219,17 @@ func contentHash(fsys fs.FS, name string) (string, error) {
 // usesDisk reports whether the run's prompt embeddings may come from the cache on disk.
 func (r *Run) usesDisk() bool { return r.disk != nil && r.Hook == nil && r.Overrides == nil }
 
-// embeddingsKey returns the key of the output of a text encoder for a prompt's ids.
-func (r *Run) embeddingsKey(t *family.PromptEncoding, ids []int32) []byte {
+// embeddingsKey returns the key of the output of a text encoder for a prompt.
+func (r *Run) embeddingsKey(t *family.PromptEncoding, prompt *prompt) []byte {
 	c := r.disk
 	k := embeddingsKey{
 		Machine: c.machine, Operations: mlx.Replacements(), Tuning: tuning.InUse(r.device).String(),
 		Class: r.Class, Configs: c.configs, Encoder: t.Encoder, Output: t.Embeds, Dtype: r.dtype.String(),
 		Quantize: r.loader.Quantize, LoRAs: c.loras[t.Encoder], RuntimeLoRA: r.loader.RuntimeLoRA,
-		IDs: ids, PrefixTokens: t.PrefixTokens, Limit: r.tokenLimit(t),
+		Prompt: prompt.text, PrefixTokens: t.PrefixTokens, Limit: r.tokenLimit(t),
 	}
 	for _, dir := range folders(t) {
 		k.Files = append(k.Files, c.folders[dir])
-	}
-	if t.EncodeMasked != nil {
-		k.Valid = r.validIDs(t, ids)
 	}
 	if t.SeesReferences {
 		for _, img := range r.references() {
@@ -257,7 +253,7 @@ func (r *Run) findCached() {
 	for i, t := range r.family.PromptEncodings(r.References) {
 		cached := true
 		for _, prompt := range r.prompts {
-			if i >= len(prompt.tokens) || len(prompt.tokens[i].IDs) == 0 || !r.disk.Has(r.embeddingsKey(&t, prompt.tokens[i].IDs)) {
+			if i >= len(prompt.tokens) || prompt.tokens[i].Count == 0 || !r.disk.Has(r.embeddingsKey(&t, prompt)) {
 				cached = false
 			}
 		}
@@ -267,6 +263,25 @@ func (r *Run) findCached() {
 		r.cached[t.Encoder] = cached
 	}
 }
+
+// tokensOnDisk returns the numbers of tokens that were stored with the output of a text encoder, and
+// reports whether there are any and no others are needed.
+func (r *Run) tokensOnDisk(t *family.PromptEncoding, prompt *prompt) (tokens family.Tokens, ok bool) {
+	if !r.usesDisk() || t.NeedsIDs {
+		return tokens, false
+	}
+	var lost int
+	_, err := fmt.Sscanf(r.disk.Note(r.embeddingsKey(t, prompt)), noteFormat, &tokens.Count, &tokens.Total, &lost)
+	if err != nil || lost < 0 || lost > len(prompt.text) {
+		return family.Tokens{}, false
+	}
+	tokens.Lost = prompt.text[len(prompt.text)-lost:]
+	return tokens, true
+}
+
+// noteFormat has the count and the total of a prompt's tokens, and the size of what is lost in bytes:
+// not the prompt, which the cache does not contain.
+const noteFormat = "%d %d %d"
 
 // fromDisk returns the output of a text encoder from the cache on disk, nil if it is not there.
 func (r *Run) fromDisk(key []byte) *mlx.Array {
@@ -283,12 +298,13 @@ func (r *Run) fromDisk(key []byte) *mlx.Array {
 
 // toDisk stores the output of a text encoder, unless it has values that are not finite, whose
 // cause is to be found in the weights.
-func (r *Run) toDisk(key []byte, embeds *mlx.Array) {
+func (r *Run) toDisk(key []byte, embeds *mlx.Array, tokens *family.Tokens) {
 	dtype, ok := nn.FileDtype(embeds.Dtype())
 	if !ok || !embeds.AllFinite() {
 		return
 	}
-	r.disk.Put(key, &checkpoint.Array{Dtype: dtype, Shape: embeds.Shape(), Data: embeds.Bytes()})
+	r.disk.Put(key, &checkpoint.Array{Dtype: dtype, Shape: embeds.Shape(), Data: embeds.Bytes()},
+		fmt.Sprintf(noteFormat, tokens.Count, tokens.Total, len(tokens.Lost)))
 }
 
 // folders lists the folders of the components that a prompt goes through.

@@ -107,6 +107,11 @@ func TestEmbeddingsOnDisk(t *testing.T) {
 				if found := loadedEncoders(p); len(found) > 0 || len(encoders) == 0 {
 					t.Errorf("text encoders %q are loaded for a known prompt, without a cache %q", found, encoders)
 				}
+				for _, text := range p.family.PromptEncodings(r.References) {
+					if l := p.tokenizers[text.Tokenizer]; l != nil && (l.t != nil) != text.NeedsIDs {
+						t.Errorf("%s is loaded for a known prompt: %t, expected %t", text.Tokenizer, l.t != nil, text.NeedsIDs)
+					}
+				}
 				if !bytes.Equal(first, want) || !bytes.Equal(second, want) {
 					t.Errorf("the same image with an empty cache: %v, from the cache: %v",
 						bytes.Equal(first, want), bytes.Equal(second, want))
@@ -217,6 +222,31 @@ func TestEmbeddingsMemory(t *testing.T) {
 	})
 }
 
+// TestEmbeddingsTokens compares what a run says about the tokens of a prompt that is cut, before its
+// embeddings are in the cache and after that, when no tokenizer is loaded.
+func TestEmbeddingsTokens(t *testing.T) {
+	r := Request{Prompt: strings.Repeat("a blue hat, ", 30) + "ä", Height: 32, Width: 48, Steps: 1, MaxSequenceLength: 32, Seed: 1}
+	for _, folder := range []string{"flux1-dev-small", "zimage-small", "qwen-image-small"} {
+		d := &diskFolder{T: t, model: "testdata/" + folder + "/model", cache: filepath.Join(t.TempDir(), "prompts")}
+		mlxtest.Do(t, func() {
+			var told []string
+			for range 2 {
+				p := d.open(r)
+				run, err := p.Prepare(r, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				prompt, cut := run.Tokens()
+				told = append(told, fmt.Sprintf("%d %d %+v", prompt, cut, run.Cuts()))
+				d.generate(p, r, len(told) == 2)
+			}
+			if told[0] != told[1] || !strings.Contains(told[0], "hat") {
+				t.Errorf("%s: %s with a tokenizer, %s without it", folder, told[0], told[1])
+			}
+		})
+	}
+}
+
 // notANumber is a family whose text encoder computes NaN.
 type notANumber struct{ family.Pipeline }
 
@@ -255,8 +285,8 @@ func keysOf(t *testing.T, d *diskFolder, r Request) (keys []string) {
 		t.Fatal(err)
 	}
 	for _, prompt := range run.prompts {
-		for i, encoding := range p.family.PromptEncodings(r.References) {
-			keys = append(keys, string(run.embeddingsKey(&encoding, prompt.tokens[i].IDs)))
+		for _, encoding := range p.family.PromptEncodings(r.References) {
+			keys = append(keys, string(run.embeddingsKey(&encoding, prompt)))
 		}
 	}
 	return keys

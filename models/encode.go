@@ -33,7 +33,7 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 	}
 	var all []*mlx.Array
 	for i, t := range encodings {
-		embeds, err := r.encodeText(&t, prompt, prompt.tokens[i])
+		embeds, err := r.encodeText(&t, prompt, &prompt.tokens[i])
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +50,7 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 }
 
 // encodeText returns the output of one text encoder for a prompt.
-func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens family.Tokens) (*mlx.Array, error) {
+func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens *family.Tokens) (*mlx.Array, error) {
 	tap := prompt.name + "." + t.Embeds
 	if r.isOverridden(tap, -1) {
 		x, err := override(r.Overrides, tap, -1, r.dtype, t.Shape...)
@@ -59,30 +59,23 @@ func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens family
 		}
 		return r.points.Value(tap, x), nil
 	}
+	var key []byte // nil without the cache on disk
+	if r.usesDisk() {
+		key = r.embeddingsKey(t, prompt)
+		if embeds := r.fromDisk(key); embeds != nil {
+			r.read++
+			return embeds, nil
+		}
+	}
 	ids, err := r.promptIDs(t, prompt, tokens)
 	if err != nil {
 		return nil, err
 	}
-	if r.usesDisk() {
-		return r.encodeCached(t, ids, tap)
-	}
-	return r.runTextEncoder(t, ids, tap)
-}
-
-// encodeCached returns the output of a text encoder from the cache on disk, or runs the text
-// encoder and stores its output there.
-func (r *Run) encodeCached(t *family.PromptEncoding, ids []int32, tap string) (*mlx.Array, error) {
-	key := r.embeddingsKey(t, ids)
-	if embeds := r.fromDisk(key); embeds != nil {
-		r.read++
-		return embeds, nil
-	}
 	embeds, err := r.runTextEncoder(t, ids, tap)
-	if err != nil {
-		return nil, err
+	if err == nil && key != nil {
+		r.toDisk(key, embeds, tokens)
 	}
-	r.toDisk(key, embeds)
-	return embeds, nil
+	return embeds, err
 }
 
 // runTextEncoder returns the output of a text encoder, which is loaded if necessary.
@@ -90,8 +83,12 @@ func (r *Run) runTextEncoder(t *family.PromptEncoding, ids []int32, tap string) 
 	if err := r.ensureLoaded(t.Encoder); err != nil {
 		return nil, err
 	}
+	valid, err := r.validIDs(t, ids)
+	if err != nil {
+		return nil, err
+	}
 	embeds := mlx.Scope(func() *mlx.Array {
-		x := r.runEncoder(t, ids)
+		x := r.runEncoder(t, ids, valid)
 		if limit := r.tokenLimit(t); t.LimitsRows && x.Dim(0) > limit {
 			x = x.Slice(0, 0, limit)
 		}
@@ -115,7 +112,7 @@ func (r *Run) idsOf(prompt *prompt, references []input) ([][]int32, error) {
 			continue
 		}
 		var err error
-		if all[i], err = r.givenIDs(&t, prompt, prompt.tokens[i]); err != nil {
+		if all[i], err = r.givenIDs(&t, prompt, &prompt.tokens[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -124,7 +121,7 @@ func (r *Run) idsOf(prompt *prompt, references []input) ([][]int32, error) {
 
 // promptIDs returns the input of a text encoder: the ids of the prompt, their override, or what a
 // hook returns.
-func (r *Run) promptIDs(t *family.PromptEncoding, prompt *prompt, tokens family.Tokens) ([]int32, error) {
+func (r *Run) promptIDs(t *family.PromptEncoding, prompt *prompt, tokens *family.Tokens) ([]int32, error) {
 	ids, err := r.givenIDs(t, prompt, tokens)
 	if err == nil && r.points.Active() {
 		ids = r.points.Value(prompt.name+"."+t.IDs, mlx.FromInt32(ids, 1, len(ids))).Int32s()
@@ -137,7 +134,14 @@ func (r *Run) promptIDs(t *family.PromptEncoding, prompt *prompt, tokens family.
 }
 
 // givenIDs returns the ids of a prompt, or their override.
-func (r *Run) givenIDs(t *family.PromptEncoding, prompt *prompt, tokens family.Tokens) ([]int32, error) {
+func (r *Run) givenIDs(t *family.PromptEncoding, prompt *prompt, tokens *family.Tokens) ([]int32, error) {
+	if tokens.Count > 0 && tokens.IDs == nil { // the embeddings have gone
+		made, err := r.makeTokens(t, prompt)
+		if err != nil {
+			return nil, err
+		}
+		*tokens = made
+	}
 	ids, tap := tokens.IDs, prompt.name+"."+t.IDs
 	if r.isOverridden(tap, -1) {
 		x, err := override(r.Overrides, tap, -1, mlx.Int32, 1, -1)
@@ -154,26 +158,33 @@ func (r *Run) givenIDs(t *family.PromptEncoding, prompt *prompt, tokens family.T
 	return ids, nil
 }
 
-func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32) *mlx.Array {
+func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32, valid int) *mlx.Array {
 	if t.EncodeMasked == nil {
 		return t.Encode(ids)
 	}
-	return t.EncodeMasked(ids, r.validIDs(t, ids))
+	return t.EncodeMasked(ids, valid)
 }
 
-// validIDs returns the number of ids before the padding.
-func (r *Run) validIDs(t *family.PromptEncoding, ids []int32) int {
+// validIDs returns the number of ids before the padding, which encodings with a mask need.
+func (r *Run) validIDs(t *family.PromptEncoding, ids []int32) (int, error) {
 	valid := len(ids)
+	if t.EncodeMasked == nil {
+		return valid, nil
+	}
 	pad, ok := int32(randomPad), r.random != nil
 	if !ok {
-		pad, ok = r.tokenizers[t.Tokenizer].PadID()
+		tokenizer, err := r.tokenizers[t.Tokenizer].load()
+		if err != nil {
+			return 0, err
+		}
+		pad, ok = tokenizer.PadID()
 	}
 	if ok {
 		for valid > 0 && ids[valid-1] == pad {
 			valid--
 		}
 	}
-	return valid
+	return valid, nil
 }
 
 // encodeReference returns the latents [C, h, w] of a reference image in the pipeline's dtype.

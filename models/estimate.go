@@ -203,8 +203,8 @@ func (e *estimator) step(text []int) {
 // textTokens returns the number of tokens that a text encoder sees of a prompt, or the limit if the
 // prompt is not tokenized.
 func (r *Run) textTokens(t *family.PromptEncoding, prompt *prompt, i int) int {
-	if i < len(prompt.tokens) && prompt.tokens[i].IDs != nil {
-		return len(prompt.tokens[i].IDs)
+	if i < len(prompt.tokens) && prompt.tokens[i].Count > 0 {
+		return prompt.tokens[i].Count
 	}
 	return r.tokenLimit(t) + t.PrefixTokens
 }

@@ -1,12 +1,14 @@
 package models
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
@@ -147,10 +149,9 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	for dir := range p.loader.Absent {
 		p.notLoaded[dir] = true
 	}
-	if err := p.loadTokenizers(needs); err != nil {
-		return err
-	}
-	if err := p.matchWeights(needs); err != nil {
+	tokenizers := p.loadTokenizers(needs, o.PromptCache != nil)
+	matched := p.matchWeights(needs)
+	if err := cmp.Or(tokenizers(), matched); err != nil {
 		return err
 	}
 	p.openDiskCache(o.PromptCache)
@@ -272,24 +273,48 @@ func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
 	return damaged.Err()
 }
 
-// loadTokenizers reads the tokenizers that are needed.
-func (p *Pipeline) loadTokenizers(needs func(dir string) bool) error {
-	p.tokenizers = map[string]*tokenizer.Tokenizer{}
-	if p.random != nil {
-		return nil
-	}
+// A lazyTokenizer is a tokenizer that is loaded when it is needed, or ahead of that.
+type lazyTokenizer struct {
+	fsys fs.FS
+	dir  string
+	once sync.Once
+	t    *tokenizer.Tokenizer
+	err  error
+}
+
+// load returns the tokenizer. Several goroutines may call it.
+func (l *lazyTokenizer) load() (*tokenizer.Tokenizer, error) {
+	l.once.Do(func() { l.t, l.err = tokenizer.Load(l.fsys, l.dir) })
+	return l.t, l.err
+}
+
+// loadTokenizers begins to load the tokenizers that are needed. The function that it returns waits for
+// all of them. With a cache of prompt embeddings they are only loaded for a prompt that is not there.
+func (p *Pipeline) loadTokenizers(needs func(dir string) bool, lazy bool) (wait func() error) {
+	p.tokenizers = map[string]*lazyTokenizer{}
 	for _, t := range p.family.PromptEncodings(nil) {
-		if !needs(t.Tokenizer) {
+		switch {
+		case p.random != nil:
+		case needs(t.Tokenizer):
+			p.tokenizers[t.Tokenizer] = &lazyTokenizer{fsys: p.loader.FS, dir: t.Tokenizer}
+		default:
 			p.notLoaded[t.Tokenizer] = true
-			continue
 		}
-		loaded, err := tokenizer.Load(p.loader.FS, t.Tokenizer)
-		if err != nil {
-			return err
-		}
-		p.tokenizers[t.Tokenizer] = loaded
 	}
-	return nil
+	var ahead []*lazyTokenizer
+	for _, dir := range sorted(p.tokenizers) {
+		if l := p.tokenizers[dir]; !lazy {
+			ahead = append(ahead, l)
+			go l.load()
+		}
+	}
+	return func() (first error) {
+		for _, l := range ahead {
+			_, err := l.load()
+			first = cmp.Or(first, err)
+		}
+		return first
+	}
 }
 
 // EstimateModel estimates the memory of the first of o.Requests, or of a run with the model's

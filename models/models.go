@@ -9,7 +9,6 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/lora"
-	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
 // A Pipeline is a loaded model. Its fields describe the model; the state of a run is in a [Run].
@@ -21,9 +20,9 @@ type Pipeline struct {
 	family     family.Pipeline
 	declared   *family.Declared
 	loader     *component.Loader
-	tokenizers map[string]*tokenizer.Tokenizer // by folder
-	loadables  map[string]*loadable            // components with weights, by folder, except notLoaded
-	notLoaded  map[string]bool                 // folders of components that no run needs
+	tokenizers map[string]*lazyTokenizer // by folder
+	loadables  map[string]*loadable      // components with weights, by folder, except notLoaded
+	notLoaded  map[string]bool           // folders of components that no run needs
 	residency  residency
 	loading    bool // while a component is being loaded
 
@@ -66,8 +65,10 @@ func (p *Pipeline) close() {
 	if p.loader != nil && p.loader.LoRAs != nil {
 		p.loader.LoRAs.Close()
 	}
-	for _, t := range p.tokenizers {
-		t.Close()
+	for _, l := range p.tokenizers {
+		if l.once.Do(func() { l.err = ErrClosed }); l.t != nil {
+			l.t.Close()
+		}
 	}
 	p.tokenizers = nil
 }

@@ -114,10 +114,10 @@ func (r *Run) tokenizePrompts() error {
 				return err
 			}
 			prompt.tokens = append(prompt.tokens, tokens)
-			if len(tokens.IDs) == 0 {
+			if tokens.Count == 0 {
 				continue
 			}
-			if err := r.family.Fits(h, w, len(tokens.IDs)); err != nil {
+			if err := r.family.Fits(h, w, tokens.Count); err != nil {
 				return errs.Request(err)
 			}
 		}
@@ -127,17 +127,17 @@ func (r *Run) tokenizePrompts() error {
 }
 
 // tokenize returns the tokens of a prompt for one of the family's encodings, or no tokens if they
-// are not needed.
+// are not needed. Of embeddings in the cache on disk it returns only their numbers.
 func (r *Run) tokenize(t *family.PromptEncoding, prompt *prompt) (family.Tokens, error) {
 	if !r.tokenizes(t, prompt) {
 		return family.Tokens{}, nil
 	}
-	if r.random != nil {
-		return r.randomTokens(t, prompt)
-	}
-	tokens, err := t.Tokenize(r.tokenizers[t.Tokenizer], prompt.text, r.tokenLimit(t))
-	if err != nil {
-		return family.Tokens{}, errs.Requestf("%s: %w", prompt.label, err)
+	tokens, ok := r.tokensOnDisk(t, prompt)
+	if !ok {
+		var err error
+		if tokens, err = r.makeTokens(t, prompt); err != nil {
+			return family.Tokens{}, err
+		}
 	}
 	if r.RefuseLongPrompts && t.Limit == 0 {
 		if err := r.checkLength(t, prompt.label, tokens.Total-t.PrefixTokens); err != nil {
@@ -145,6 +145,23 @@ func (r *Run) tokenize(t *family.PromptEncoding, prompt *prompt) (family.Tokens,
 		}
 	}
 	return tokens, nil
+}
+
+// makeTokens is tokenize without the cache and the limit.
+func (r *Run) makeTokens(t *family.PromptEncoding, prompt *prompt) (tokens family.Tokens, err error) {
+	if r.random != nil {
+		tokens, err = r.randomTokens(t, prompt)
+	} else {
+		tokenizer, err := r.tokenizers[t.Tokenizer].load()
+		if err != nil {
+			return tokens, err
+		}
+		if tokens, err = t.Tokenize(tokenizer, prompt.text, r.tokenLimit(t)); err != nil {
+			return tokens, errs.Requestf("%s: %w", prompt.label, err)
+		}
+	}
+	tokens.Count = len(tokens.IDs)
+	return tokens, err
 }
 
 // references returns the reference images with their hashes.
@@ -195,7 +212,7 @@ func (r *Run) Cuts() (cuts []Cut) {
 				continue
 			}
 			tokens, limit := prompt.tokens[i], r.tokenLimit(&t)
-			if lost := tokens.Total - t.PrefixTokens - limit; len(tokens.IDs) > 0 && lost > 0 {
+			if lost := tokens.Total - t.PrefixTokens - limit; tokens.Count > 0 && lost > 0 {
 				cuts = append(cuts, Cut{Prompt: prompt.label, Encoder: t.Encoder, Tokens: lost, Limit: limit, Text: tokens.Lost})
 			}
 		}
@@ -209,12 +226,12 @@ func (r *Run) Cuts() (cuts []Cut) {
 func (r *Run) Tokens() (prompt, cut int) {
 	for i, t := range r.family.PromptEncodings(r.References) {
 		tokens := r.prompts[0].tokens[i]
-		if tokens.IDs == nil {
+		if tokens.Count == 0 {
 			prompt = 0
 			continue
 		}
 		if t.Limit > 0 {
-			cut = max(cut, tokens.Total-len(tokens.IDs))
+			cut = max(cut, tokens.Total-tokens.Count)
 		}
 		prompt = tokens.Total - t.PrefixTokens // the last encoding is the transformer's sequence
 	}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -156,13 +157,12 @@ func readSmall(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	defer f.Close()
 	if size <= limit {
 		// the file may have grown in the meantime
-		data, err := io.ReadAll(io.LimitReader(f, limit+1))
-		if err != nil {
+		data := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
+		if size, err = data.ReadFrom(io.LimitReader(f, limit+1)); err != nil {
 			return nil, oserr.Bare(err)
 		}
-		size = int64(len(data))
 		if size <= limit {
-			return data, nil
+			return data.Bytes(), nil
 		}
 	}
 	return nil, fmt.Errorf("file is too large: %d bytes or more, expected at most %d", size, limit)

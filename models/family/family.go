@@ -322,7 +322,8 @@ type PromptEncoding struct {
 
 // Tokens are the tokens of a prompt.
 type Tokens struct {
-	IDs   []int32
-	Total int    // number of ids without a limit, including PromptEncoding.PrefixTokens
-	Lost  string // end of the prompt that is cut off
+	IDs   []int32 // nil if the embeddings are in a cache
+	Count int     // number of IDs, also if they are nil
+	Total int     // number of ids without a limit, including PromptEncoding.PrefixTokens
+	Lost  string  // end of the prompt that is cut off
 }

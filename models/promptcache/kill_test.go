@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		if i%5 == 4 { // so that the folder and its secret are made again too
 			c.Clear()
 		}
-		c.Put(key, embeds(i, n))
+		c.Put(key, embeds(i, n), "")
 	}
 }
 
@@ -90,7 +90,7 @@ func checkKilled(t *testing.T, dir string, random *rand.Rand) (temporaries int) 
 	}
 	next := random.IntN(killKeys)
 	key, n := killValue(next)
-	c.Put(key, embeds(next, n))
+	c.Put(key, embeds(next, n), "")
 	if !same(c.Get(key), embeds(next, n)) {
 		t.Error("the cache does not work any more")
 	}

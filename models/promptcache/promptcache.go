@@ -39,7 +39,7 @@ const DefaultSize = 512_000_000
 const lockWait = 10 * time.Second
 
 const (
-	format     = "gomflux prompt embeddings 1"
+	format     = "gomflux prompt embeddings 2"
 	tensorName = "embeds"
 	suffix     = ".safetensors"
 	secretName = "secret"
@@ -76,6 +76,21 @@ func DefaultFolder() (string, error) {
 	return filepath.Join(dir, "gomflux", "prompts"), nil
 }
 
+// Note returns the note that was stored with the embeddings of a key, or "". The file
+// may be damaged.
+func (c *Cache) Note(key []byte) string {
+	secret, err := c.secret()
+	if err != nil || secret == nil {
+		return ""
+	}
+	f, err := checkpoint.OpenArrays(c.path(secret, key))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	return f.Metadata["note"]
+}
+
 // Has reports whether the cache has a file for a key. The file may be damaged.
 func (c *Cache) Has(key []byte) bool {
 	secret, err := c.secret()
@@ -109,15 +124,15 @@ func (c *Cache) Get(key []byte) *checkpoint.Array {
 	return found
 }
 
-// Put stores embeddings under a key. Embeddings that are larger than the whole cache
+// Put stores embeddings and a note under a key. Embeddings that are larger than the whole cache
 // are not stored.
-func (c *Cache) Put(key []byte, embeds *checkpoint.Array) {
-	if err := c.put(key, embeds); err != nil {
+func (c *Cache) Put(key []byte, embeds *checkpoint.Array, note string) {
+	if err := c.put(key, embeds, note); err != nil {
 		c.problem(fmt.Errorf("prompt embeddings are not cached: %w", err))
 	}
 }
 
-func (c *Cache) put(key []byte, embeds *checkpoint.Array) error {
+func (c *Cache) put(key []byte, embeds *checkpoint.Array, note string) error {
 	need := int64(len(embeds.Data)) + headerSize
 	if need > c.size {
 		return nil
@@ -142,7 +157,7 @@ func (c *Cache) put(key []byte, embeds *checkpoint.Array) error {
 		return err
 	}
 	tensor := &checkpoint.Array{Name: tensorName, Dtype: embeds.Dtype, Shape: embeds.Shape, Data: embeds.Data}
-	metadata := map[string]string{"format": format, "mac": mac(secret, path, tensor)}
+	metadata := map[string]string{"format": format, "note": note, "mac": mac(secret, path, tensor, note)}
 	return checkpoint.WritePrivateFile(path, []*checkpoint.Array{tensor}, metadata)
 }
 
@@ -258,9 +273,9 @@ func keyedHash(secret []byte, parts ...[]byte) string {
 }
 
 // mac returns the keyed hash of a file: of its name, so that a renamed file is
-// detected, and of its tensor.
-func mac(secret []byte, path string, t *checkpoint.Array) string {
-	return keyedHash(secret, []byte(format), []byte(filepath.Base(path)), []byte(t.String()), t.Data)
+// detected, of its tensor and of its note.
+func mac(secret []byte, path string, t *checkpoint.Array, note string) string {
+	return keyedHash(secret, []byte(format), []byte(filepath.Base(path)), []byte(t.String()), t.Data, []byte(note))
 }
 
 // read reads a file and compares its keyed hash.
@@ -277,7 +292,7 @@ func read(path string, secret []byte) (*checkpoint.Array, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !hmac.Equal([]byte(f.Metadata["mac"]), []byte(mac(secret, path, t))) {
+	if !hmac.Equal([]byte(f.Metadata["mac"]), []byte(mac(secret, path, t, f.Metadata["note"]))) {
 		return nil, fmt.Errorf("%s: is damaged, or a file of another cache", path)
 	}
 	return t, nil

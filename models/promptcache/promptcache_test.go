@@ -68,8 +68,8 @@ func TestCache(t *testing.T) {
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("reading has created the folder")
 	}
-	c.Put(a, embeds(1, 64))
-	c.Put(b, embeds(2, 128))
+	c.Put(a, embeds(1, 64), "")
+	c.Put(b, embeds(2, 128), "")
 	other, _ := open(dir, DefaultSize) // of another process
 	for _, c := range []*Cache{c, other} {
 		if !c.Has(a) || !same(c.Get(a), embeds(1, 64)) || !same(c.Get(b), embeds(2, 128)) {
@@ -79,7 +79,7 @@ func TestCache(t *testing.T) {
 			t.Error("the cache has what was not stored")
 		}
 	}
-	c.Put(a, embeds(3, 64))
+	c.Put(a, embeds(3, 64), "")
 	if !same(c.Get(a), embeds(3, 64)) {
 		t.Error("the second value for a key does not replace the first")
 	}
@@ -137,7 +137,7 @@ func TestSecrets(t *testing.T) {
 	for range 2 {
 		dir := filepath.Join(t.TempDir(), "prompts")
 		c, _ := open(dir, DefaultSize)
-		c.Put(key, embeds(1, 64))
+		c.Put(key, embeds(1, 64), "")
 		names = append(names, filepath.Base(file(t, dir)))
 	}
 	if names[0] == names[1] {
@@ -150,7 +150,7 @@ func TestDamaged(t *testing.T) {
 	key, value := []byte("a red circle"), embeds(1, 64)
 	elsewhere := filepath.Join(t.TempDir(), "prompts")
 	foreign, _ := open(elsewhere, DefaultSize)
-	foreign.Put(key, value)
+	foreign.Put(key, value, "")
 	ofAnother, err := os.ReadFile(file(t, elsewhere))
 	if err != nil {
 		t.Fatal(err)
@@ -166,8 +166,9 @@ func TestDamaged(t *testing.T) {
 		"shape":         func(data []byte) []byte { return bytes.Replace(data, []byte("[8,8]"), []byte("[4,16]"), 1) },
 		"dtype":         func(data []byte) []byte { return bytes.Replace(data, []byte("BF16"), []byte("F16 "), 1) },
 		"name":          func(data []byte) []byte { return bytes.Replace(data, []byte("embeds\":{"), []byte("embedz\":{"), 1) },
+		"note":          func(data []byte) []byte { return bytes.Replace(data, []byte("1 2 0"), []byte("1 3 0"), 1) },
 		"version": func(data []byte) []byte {
-			return bytes.Replace(data, []byte("embeddings 1"), []byte("embeddings 9"), 1)
+			return bytes.Replace(data, []byte("embeddings 2"), []byte("embeddings 9"), 1)
 		},
 		"other dtype":    func(data []byte) []byte { return bytes.Replace(data, []byte(`"BF16"`), []byte(`"I16" `), 1) },
 		"other cache's":  func([]byte) []byte { return ofAnother },
@@ -178,7 +179,7 @@ func TestDamaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "prompts")
 			writer, _ := open(dir, DefaultSize)
-			writer.Put(key, value)
+			writer.Put(key, value, "1 2 0")
 			path := file(t, dir)
 			data, err := os.ReadFile(path)
 			if err != nil {
@@ -200,7 +201,7 @@ func TestDamaged(t *testing.T) {
 			if len(warned.list) != 1 || !strings.Contains(warned.list[0], path) || strings.Contains(warned.list[0], "\n") {
 				t.Errorf("warnings %q, expected one line about %s", warned.list, path)
 			}
-			c.Put(key, value)
+			c.Put(key, value, "")
 			if !same(c.Get(key), value) {
 				t.Error("the damaged file is not replaced")
 			}
@@ -212,9 +213,9 @@ func TestDamaged(t *testing.T) {
 func TestRenamed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "prompts")
 	c, warned := open(dir, DefaultSize)
-	c.Put([]byte("a"), embeds(1, 64))
+	c.Put([]byte("a"), embeds(1, 64), "")
 	a := file(t, dir)
-	c.Put([]byte("b"), embeds(2, 64))
+	c.Put([]byte("b"), embeds(2, 64), "")
 	secret, err := c.secret()
 	if err != nil {
 		t.Fatal(err)
@@ -232,14 +233,14 @@ func TestSecretDamaged(t *testing.T) {
 	for _, secret := range []string{"", "short", strings.Repeat("x", secretSize+1)} {
 		dir := filepath.Join(t.TempDir(), "prompts")
 		c, warned := open(dir, DefaultSize)
-		c.Put([]byte("a"), embeds(1, 64))
+		c.Put([]byte("a"), embeds(1, 64), "")
 		if err := os.WriteFile(filepath.Join(dir, secretName), []byte(secret), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if c.Has([]byte("a")) || c.Get([]byte("a")) != nil || len(warned.list) != 1 {
 			t.Errorf("secret %q: warnings %q, expected one", secret, warned.list)
 		}
-		c.Put([]byte("a"), embeds(2, 64))
+		c.Put([]byte("a"), embeds(2, 64), "")
 		if !same(c.Get([]byte("a")), embeds(2, 64)) || len(warned.list) != 1 {
 			t.Errorf("secret %q: the cache does not start anew; warnings %q", secret, warned.list)
 		}
@@ -287,8 +288,8 @@ func TestUnusable(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := test.make(t, t.TempDir())
 			c, warned := open(dir, DefaultSize)
-			c.Put([]byte("a"), embeds(1, 64))
-			c.Put([]byte("b"), embeds(1, 64))
+			c.Put([]byte("a"), embeds(1, 64), "")
+			c.Put([]byte("b"), embeds(1, 64), "")
 			if c.Has([]byte("a")) || c.Get([]byte("a")) != nil {
 				t.Error("the folder was used")
 			}
@@ -322,7 +323,7 @@ func TestSize(t *testing.T) {
 	const n, most = 10_000, 4 // 20 kB each
 	c, warned := open(dir, most*(2*n+headerSize))
 	key := func(i int) []byte { return fmt.Appendf(nil, "prompt %d", i) }
-	c.Put(key(0), embeds(0, n))
+	c.Put(key(0), embeds(0, n), "")
 	foreign := filepath.Join(dir, "holiday.safetensors")
 	write(t, foreign)
 	for i := 1; i < 10; i++ {
@@ -330,7 +331,7 @@ func TestSize(t *testing.T) {
 			t.Errorf("after %d others the prompt that is used most recently is gone", i)
 		}
 		time.Sleep(10 * time.Millisecond) // longer than a tick of the file system's clock
-		c.Put(key(i), embeds(i, n))
+		c.Put(key(i), embeds(i, n), "")
 		time.Sleep(10 * time.Millisecond)
 		u, err := c.Usage()
 		if err != nil || u.Bytes > c.size || u.Files != min(i+1, most) {
@@ -342,7 +343,7 @@ func TestSize(t *testing.T) {
 			t.Errorf("prompt %d: in the cache %v, expected %v", i, !has, has)
 		}
 	}
-	c.Put(key(11), embeds(11, most*n*2)) // larger than all
+	c.Put(key(11), embeds(11, most*n*2), "") // larger than all
 	if c.Has(key(11)) || !c.Has(key(9)) {
 		t.Error("embeddings larger than the cache have displaced others")
 	}
@@ -371,7 +372,7 @@ func TestConcurrent(t *testing.T) {
 				if got := c.Get(key); got != nil && !same(got, embeds(n, 640)) {
 					t.Errorf("prompt %d: other embeddings", n)
 				}
-				c.Put(key, embeds(n, 640))
+				c.Put(key, embeds(n, 640), "")
 				if worker == 0 && (i == 19 || i == 39) {
 					if _, err := c.Clear(); err != nil {
 						t.Error(err)
@@ -394,7 +395,7 @@ func TestConcurrent(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	dir := filepath.Join(f.TempDir(), "prompts")
 	c, _ := open(dir, DefaultSize)
-	c.Put([]byte("a"), embeds(1, 64))
+	c.Put([]byte("a"), embeds(1, 64), "")
 	secret, err := c.secret()
 	if err != nil {
 		f.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"strconv"
 	"strings"
@@ -100,10 +99,13 @@ type tokenizerSpec struct {
 	file          string // the one with the vocabulary
 	class         *tokenizerClass
 	vocab         map[string]uint32 // of BPE
-	merges        []merge
-	pieces        []piece   // of Unigram
+	mergeList     []merge
+	merges        merges    // of mergeList, by ids
+	prefix        string    // of characters inside of a word
+	pieces        pieces    // of Unigram
 	charsmap      *charsmap // nil if text is not normalized
 	added         []addedToken
+	size          int // number of tokens, including added ones
 	unk           string
 	before, after []int32 // special tokens around a text
 	pad           int32   // -1 without padding
@@ -120,13 +122,30 @@ type piece struct {
 	score float64
 }
 
-func (p piece) MarshalJSON() ([]byte, error) { return json.Marshal([]any{p.text, exactText(p.score)}) }
+// pieces is the vocabulary of a Unigram model.
+type pieces []piece
 
-// exactText returns a text that the tokenizers library reads as exactly x. Its JSON reader rounds
+func (p pieces) MarshalJSON() ([]byte, error) {
+	text := []byte{'['}
+	for i, piece := range p {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		quoted, err := json.Marshal(piece.text)
+		if err != nil {
+			return nil, err
+		}
+		text = append(append(append(text, '['), quoted...), ',')
+		text = append(appendExact(text, piece.score), ']')
+	}
+	return append(text, ']'), nil
+}
+
+// appendExact appends a text that the tokenizers library reads as exactly x. Its JSON reader rounds
 // twice: it divides the digits, as a float64, by a power of ten, so that the shortest text of many
 // numbers is read one unit in the last place off. Other digits, or more, are read exactly; the few
 // numbers without such a text (about one in a thousand, and no score of T5's) get the shortest.
-func exactText(x float64) json.Number {
+func appendExact(text []byte, x float64) []byte {
 	for decimals := range 309 {
 		power := math.Pow10(decimals)
 		digits := math.Round(math.Abs(x) * power)
@@ -135,26 +154,15 @@ func exactText(x float64) json.Number {
 		}
 		for _, d := range []float64{digits, math.Nextafter(digits, 0), math.Nextafter(digits, math.Inf(1))} {
 			if d == math.Trunc(d) && d < 1<<64 && d/power == math.Abs(x) {
-				sign := ""
 				if math.Signbit(x) {
-					sign = "-"
+					text = append(text, '-')
 				}
-				return json.Number(fmt.Sprintf("%s%de-%d", sign, uint64(d), decimals))
+				text = append(strconv.AppendUint(text, uint64(d), 10), "e-"...)
+				return strconv.AppendInt(text, int64(decimals), 10)
 			}
 		}
 	}
-	return json.Number(strconv.FormatFloat(x, 'g', -1, 64))
-}
-
-func (p *piece) UnmarshalJSON(data []byte) error {
-	pair := []any{&p.text, &p.score}
-	if err := json.Unmarshal(data, &pair); err != nil {
-		return err
-	}
-	if len(pair) != 2 || pair[1] == nil {
-		return fmt.Errorf("expected a piece and its score, found %.40s", data)
-	}
-	return nil
+	return strconv.AppendFloat(text, x, 'g', -1, 64)
 }
 
 // addedToken is a token that is cut out of the text first.
@@ -178,14 +186,22 @@ const noID = math.MaxUint32
 // whatever the files say: the ids in the vocabulary, and then the next free ones. It
 // returns a function from tokens to ids.
 func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
-	ids := maps.Clone(s.vocab)
+	known := s.vocab
 	if s.class.unigram {
-		ids = make(map[string]uint32, len(s.pieces))
+		known = make(map[string]uint32, len(s.pieces))
 		for i, p := range s.pieces {
-			ids[p.text] = uint32(i)
+			known[p.text] = uint32(i)
 		}
 	}
 	next := uint32(len(s.vocab) + len(s.pieces))
+	more := map[string]uint32{} // that known does not have
+	idOf := func(token string) (uint32, bool) {
+		id, ok := known[token]
+		if !ok {
+			id, ok = more[token]
+		}
+		return id, ok
+	}
 	seen := map[string]bool{"": true}
 	kept := s.added[:0]
 	for _, t := range s.added {
@@ -193,9 +209,9 @@ func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
 			continue
 		}
 		seen[t.Content] = true
-		id, ok := ids[t.Content]
+		id, ok := idOf(t.Content)
 		if !ok {
-			id, ids[t.Content] = next, next
+			id, more[t.Content] = next, next
 		}
 		next = max(next, id+1)
 		if t.ID != noID && t.ID != id {
@@ -204,9 +220,9 @@ func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
 		t.ID = id
 		kept = append(kept, t)
 	}
-	s.added = kept
+	s.added, s.size = kept, len(known)+len(more)
 	return func(token string) (int32, error) {
-		id, ok := ids[token]
+		id, ok := idOf(token)
 		if !ok {
 			return 0, fmt.Errorf("the vocabulary does not have the special token %q", token)
 		}
@@ -234,19 +250,6 @@ func (s *tokenizerSpec) validate() error {
 	}
 	if len(s.vocab) == 0 {
 		return errors.New("the vocabulary is empty")
-	}
-	return nil
-}
-
-// validateMerges returns an error for a merge whose tokens or result are not in the
-// vocabulary.
-func (s *tokenizerSpec) validateMerges() error {
-	for i, m := range s.merges {
-		for _, token := range []string{m[0], m[1], m[0] + m[1]} {
-			if _, ok := s.vocab[token]; !ok {
-				return fmt.Errorf("merge %d (%q, %q): the vocabulary does not have %q", i+1, m[0], m[1], token)
-			}
-		}
 	}
 	return nil
 }
@@ -281,8 +284,8 @@ func (s *tokenizerSpec) json() ([]byte, error) {
 			unk = s.unk
 		}
 		model = object{
-			"type": "BPE", "vocab": s.vocab, "merges": s.merges, "unk_token": unk, "end_of_word_suffix": s.class.suffix,
-			"continuing_subword_prefix": "", "dropout": nil, "fuse_unk": false, "byte_fallback": false,
+			"type": "BPE", "vocab": s.vocab, "merges": s.mergeList, "unk_token": unk, "end_of_word_suffix": s.class.suffix,
+			"continuing_subword_prefix": s.prefix, "dropout": nil, "fuse_unk": false, "byte_fallback": false,
 		}
 	}
 	return json.Marshal(object{

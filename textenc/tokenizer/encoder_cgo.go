@@ -47,6 +47,4 @@ func (e rustEncoder) Starts(text string) []int {
 	return out
 }
 
-func (e rustEncoder) VocabSize() int { return int(e.t.VocabSize()) }
-
 func (e rustEncoder) Close() { e.t.Close() }

@@ -1,13 +1,13 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"path"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
@@ -15,6 +15,14 @@ import (
 // maxTokenizerSize limits the size of tokenizer.json, vocab.json and merges.txt.
 // Those of published models have up to 35 MB.
 const maxTokenizerSize = 256 << 20
+
+// textOf returns the text of a file without copying it: data must not change any more.
+func textOf(data []byte) (string, error) {
+	if !utf8.Valid(data) {
+		return "", errors.New("the text is not UTF-8")
+	}
+	return unsafe.String(unsafe.SliceData(data), len(data)), nil
+}
 
 // A folder has the files of a tokenizer.
 type folder struct {
@@ -81,9 +89,9 @@ func (s *tokenizerSpec) readModel(f folder) (*tokenizerFile, error) {
 	data, err := checkpoint.ReadText(f.fsys, s.file, maxTokenizerSize)
 	switch {
 	case err == nil:
-		whole = &tokenizerFile{}
-		if err = decodeLarge(data, whole); err == nil {
-			err = s.fromTokenizerJSON(whole)
+		text, err := textOf(data)
+		if err == nil {
+			whole, err = s.fromTokenizerJSON(text)
 		}
 		if err != nil {
 			return nil, f.wrap("tokenizer.json", err)
@@ -99,7 +107,7 @@ func (s *tokenizerSpec) readModel(f folder) (*tokenizerFile, error) {
 	if err := s.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(f.fsys, s.file), err)
 	}
-	if err := s.validateMerges(); err != nil {
+	if err := s.rankMerges(); err != nil {
 		return nil, f.wrap(mergesFile, err)
 	}
 	return whole, nil
@@ -122,12 +130,4 @@ func notExist(fsys fs.FS, name string, err error) bool {
 	}
 	_, linkErr := fs.ReadLink(fsys, name)
 	return linkErr != nil
-}
-
-// decodeLarge decodes JSON that is too large for checkpoint.ReadJSON.
-func decodeLarge(data []byte, v any) error {
-	if !utf8.Valid(data) {
-		return errors.New("the text is not UTF-8")
-	}
-	return json.Unmarshal(data, v)
 }

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,10 +18,9 @@ type tokenizerFile struct {
 	PostProcessor postFile     `json:"post_processor"`
 	Model         struct {
 		Type   string
-		Vocab  json.RawMessage
-		Merges json.RawMessage
-		UnkID  *int    `json:"unk_id"`
-		Suffix *string `json:"end_of_word_suffix"`
+		Merges json.RawMessage // null, see fromTokenizerJSON
+		UnkID  *int            `json:"unk_id"`
+		Suffix *string         `json:"end_of_word_suffix"`
 	}
 }
 
@@ -41,38 +39,80 @@ type splitFile struct {
 	}
 }
 
-// fromTokenizerJSON takes the vocabulary, and the class if it is not known.
-func (s *tokenizerSpec) fromTokenizerJSON(f *tokenizerFile) error {
+// fromTokenizerJSON reads tokenizer.json. It takes vocabulary and merges out of the text, which it
+// returns decoded otherwise, and the class if it is not known.
+func (s *tokenizerSpec) fromTokenizerJSON(text string) (*tokenizerFile, error) {
+	rest, err := s.cutModel(text)
+	if err != nil {
+		return nil, err
+	}
+	f := &tokenizerFile{}
+	if err := json.Unmarshal(rest, f); err != nil {
+		return nil, err
+	}
 	m := &f.Model
 	kind := m.Type
 	if kind == "" && m.Merges != nil {
 		kind = "BPE" // as tokenizers before 0.8 wrote it
 	}
 	if kind != "BPE" && kind != "Unigram" {
-		return fmt.Errorf("model type %q, expected BPE or Unigram", kind)
+		return nil, fmt.Errorf("model type %q, expected BPE or Unigram", kind)
 	}
 	if s.class == nil {
 		if s.class = f.class(); s.class == nil {
-			return errors.New("neither tokenizer_class nor the pattern that splits text identifies the class in transformers")
+			return nil, errors.New("neither tokenizer_class nor the pattern that splits text identifies the class in transformers")
 		}
 	}
 	if expected := s.class.modelType(); kind != expected {
-		return fmt.Errorf("model type %s: expected %s for %s", kind, expected, s.class.name)
+		return nil, fmt.Errorf("model type %s: expected %s for %s", kind, expected, s.class.name)
 	}
 	if s.class.unigram {
-		return s.fromUnigram(f)
+		return f, s.fromUnigram(f)
 	}
 	if m.Suffix != nil && *m.Suffix != s.class.suffix {
-		return fmt.Errorf("end_of_word_suffix %q, expected %q, as %s has it", *m.Suffix, s.class.suffix, s.class.name)
+		return nil, fmt.Errorf("end_of_word_suffix %q, expected %q, as %s has it", *m.Suffix, s.class.suffix, s.class.name)
 	}
-	if err := json.Unmarshal(m.Vocab, &s.vocab); err != nil {
-		return fmt.Errorf("vocab: %w", err)
+	return f, nil
+}
+
+// cutModel reads the vocabulary and the merges in tokenizer.json, and returns the text with null in
+// their places.
+func (s *tokenizerSpec) cutModel(text string) (rest []byte, err error) {
+	r := &scanner{text: text}
+	copied, depth, inModel := 0, 0, false
+	for {
+		kind, name := r.next()
+		switch kind {
+		case 0:
+			return append(rest, text[copied:]...), nil
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case ':':
+			if depth == 1 {
+				inModel = name == "model"
+			}
+			if depth != 2 || !inModel || name != "vocab" && name != "merges" {
+				continue
+			}
+			rest = append(append(rest, text[copied:r.at]...), "null"...)
+			switch first := r.peek(); {
+			case first == 'n':
+				r.next()
+			case name == "merges":
+				s.mergeList, err = r.merges(len(s.vocab))
+			case first == '[':
+				s.pieces, err = r.pieces()
+			default:
+				s.vocab, err = r.vocabulary()
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			copied = r.at
+		}
 	}
-	var err error
-	if s.merges, err = parseMerges(m.Merges); err != nil {
-		return fmt.Errorf("merges: %w", err)
-	}
-	return nil
 }
 
 // fromUnigram takes the vocabulary of a Unigram model, and the table that normalizes
@@ -81,9 +121,6 @@ func (s *tokenizerSpec) fromUnigram(f *tokenizerFile) error {
 	m := &f.Model
 	if m.UnkID == nil || *m.UnkID != unigramUnknown {
 		return fmt.Errorf("unk_id: expected %d, as %s has it", unigramUnknown, s.class.name)
-	}
-	if err := json.Unmarshal(m.Vocab, &s.pieces); err != nil {
-		return fmt.Errorf("vocab: %w", err)
 	}
 	maps := []string{f.Normalizer.Charsmap}
 	for _, n := range f.Normalizer.Normalizers {
@@ -122,39 +159,6 @@ func (c *tokenizerClass) modelType() string {
 		return "Unigram"
 	}
 	return "BPE"
-}
-
-// parseMerges reads pairs, as transformers 5 writes them, or strings with a space
-// between two tokens, as transformers 4 does.
-func parseMerges(data json.RawMessage) ([]merge, error) {
-	const space = " \t\r\n"
-	first := bytes.TrimLeft(bytes.TrimPrefix(bytes.TrimLeft(data, space), []byte("[")), space)
-	if bytes.HasPrefix(first, []byte(`"`)) {
-		var lines []string
-		if err := json.Unmarshal(data, &lines); err != nil {
-			return nil, err
-		}
-		merges := make([]merge, len(lines))
-		for i, line := range lines {
-			var ok bool
-			if merges[i], ok = splitMerge(line); !ok {
-				return nil, fmt.Errorf("merge %d: expected two tokens and a space between them, found %q", i+1, line)
-			}
-		}
-		return merges, nil
-	}
-	var pairs [][]string
-	if err := json.Unmarshal(data, &pairs); err != nil {
-		return nil, err
-	}
-	merges := make([]merge, len(pairs))
-	for i, pair := range pairs {
-		if len(pair) != 2 {
-			return nil, fmt.Errorf("merge %d: expected two tokens, found %q", i+1, pair)
-		}
-		merges[i] = merge(pair)
-	}
-	return merges, nil
 }
 
 func splitMerge(line string) (merge, bool) {

@@ -30,7 +30,6 @@ type encoder interface {
 	Encode(text string) []int32
 	// Starts returns the offsets in bytes at which the tokens of a text begin.
 	Starts(text string) []int
-	VocabSize() int
 	Close()
 }
 
@@ -47,18 +46,27 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := spec.json()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, spec.file), err)
+	makeEncoder := spec.newBPE
+	if spec.class.unigram {
+		makeEncoder = spec.newEncoder
 	}
-	e, err := newEncoder(text)
+	e, err := makeEncoder()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, spec.file), err)
 	}
 	return &Tokenizer{
-		encoder: e, vocab: e.VocabSize(), before: spec.before, after: spec.after,
+		encoder: e, vocab: spec.size, before: spec.before, after: spec.after,
 		pad: spec.pad, maxLength: spec.maxLength, left: spec.left,
 	}, nil
+}
+
+// newEncoder makes the library's encoder of validated files.
+func (s *tokenizerSpec) newEncoder() (encoder, error) {
+	text, err := s.json()
+	if err != nil {
+		return nil, err
+	}
+	return newEncoder(text)
 }
 
 // Check returns the error that [Load] would return for the files in dir, without building the

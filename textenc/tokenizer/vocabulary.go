@@ -1,12 +1,10 @@
 package tokenizer
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
 	"path"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
@@ -23,7 +21,7 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 		return fmt.Errorf("%s: found neither tokenizer.json nor vocab.json: %w", checkpoint.FullName(fsys, dir), fs.ErrNotExist)
 	}
 	if err == nil {
-		if err = decodeLarge(data, &s.vocab); err != nil {
+		if s.vocab, err = parseVocabulary(data); err != nil {
 			err = fmt.Errorf("%s: %w", full("vocab.json"), err)
 		}
 	}
@@ -41,21 +39,38 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 	if data, err = checkpoint.ReadText(fsys, path.Join(dir, "merges.txt"), maxTokenizerSize); err != nil {
 		return err
 	}
-	if !utf8.Valid(data) {
-		return fmt.Errorf("%s: the text is not UTF-8", full("merges.txt"))
+	text, err := textOf(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", full("merges.txt"), err)
 	}
+	s.mergeList = make([]merge, 0, len(s.vocab))
 	n := 0
-	for line := range bytes.Lines(data) {
+	for line := range strings.Lines(text) {
 		n++
-		text := strings.TrimSuffix(string(line), "\n")
-		if text == "" || strings.HasPrefix(text, "#version") {
+		line = strings.TrimSuffix(line, "
+")
+		if line == "" || strings.HasPrefix(line, "#version") {
 			continue
 		}
-		m, ok := splitMerge(text)
+		m, ok := splitMerge(line)
 		if !ok {
-			return fmt.Errorf("%s: line %d: expected two tokens and a space between them, found %.80q", full("merges.txt"), n, text)
+			return fmt.Errorf("%s: line %d: expected two tokens and a space between them, found %.80q", full("merges.txt"), n, line)
 		}
-		s.merges = append(s.merges, m)
+		s.mergeList = append(s.mergeList, m)
 	}
 	return nil
+}
+
+// parseVocabulary parses vocab.json.
+func parseVocabulary(data []byte) (map[string]uint32, error) {
+	text, err := textOf(data)
+	if err != nil {
+		return nil, err
+	}
+	r := scanner{text: text}
+	ids, err := r.vocabulary()
+	if kind, token := r.next(); err == nil && kind != 0 {
+		err = r.unexpected("the end", kind, token)
+	}
+	return ids, err
 }
