@@ -71,8 +71,9 @@ def add_weights(model: Path, family: Family):
                 shutil.copy(file, model / component)
 
 
-def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay):
-    """Replays a run of diffusers with each chosen model of some families, an edit where the model needs an image."""
+def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay, while_running):
+    """Replays a run of diffusers with each chosen model of some families, an edit where the model needs an image, and if there
+    is a while_running, compares another one while it goes on."""
     for model in make(folder):
         if not fnmatch.fnmatch(model.parent.name, chosen):
             continue
@@ -84,3 +85,5 @@ def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay):
             references = FAMILIES[family].references[0]
             kind = f"edit of {references}" if references else "text"
             yield replay(gomflux, model, family, kind, random.Random(f"published/{model.parent.name}"))
+            if while_running:
+                yield from while_running(gomflux, model, family, random.Random(f"published/{model.parent.name}/live"))
