@@ -253,7 +253,8 @@ func checkServed(r *row) error {
 		if q.refusal != nil {
 			refusal = q.refusal(r)
 		}
-		if refused := status == 400; status >= 300 && !refused || refused == (refusal == "") || !regexp.MustCompile(refusal).MatchString(text) {
+		refused, fits := status == 400, regexp.MustCompile(refusal).MatchString(text)
+		if status >= 300 && !refused || refused == (refusal == "") || !fits {
 			return fmt.Errorf("%s %s %.150s: status %d, expected a refusal %q: %.400s", q.method, q.path, q.body, status, refusal, text)
 		}
 	}

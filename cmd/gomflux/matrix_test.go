@@ -127,8 +127,10 @@ func matrixRows(t *testing.T, found []*publishedtest.Model) (rows []*row) {
 		sockets := filepath.Join(runtime, fmt.Sprint(i))
 		err := errors.Join(m.Write(r.folder, true), os.Mkdir(sockets, 0o700))
 		if err == nil {
-			err = errors.Join(publishedtest.WriteWeights(r.folder), modeltest.WriteLoRA(filepath.Join(r.dir, "lora.safetensors"), r.folder, 1),
-				drawn(filepath.Join(r.dir, "a.png"), 1, 255), drawn(filepath.Join(r.dir, "b.png"), 2, 255), drawn(filepath.Join(r.dir, "mask.png"), 1, 0))
+			err = errors.Join(publishedtest.WriteWeights(r.folder),
+				modeltest.WriteLoRA(filepath.Join(r.dir, "lora.safetensors"), r.folder, 1),
+				drawn(filepath.Join(r.dir, "a.png"), 1, 255), drawn(filepath.Join(r.dir, "b.png"), 2, 255),
+				drawn(filepath.Join(r.dir, "mask.png"), 1, 0))
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", m.Name, err)
@@ -136,7 +138,8 @@ func matrixRows(t *testing.T, found []*publishedtest.Model) (rows []*row) {
 		r.declared = declared(t, r.folder)
 		r.first = !classes[r.declared.Class.Name]
 		classes[r.declared.Class.Name] = true
-		r.env = append(os.Environ(), "HF_HUB_CACHE="+filepath.Join(r.dir, "cache"), "HF_ENDPOINT=http://127.0.0.1:1", "XDG_RUNTIME_DIR="+sockets)
+		r.env = append(os.Environ(), "HF_HUB_CACHE="+filepath.Join(r.dir, "cache"), "HF_ENDPOINT=http://127.0.0.1:1",
+			"XDG_RUNTIME_DIR="+sockets)
 		rows = append(rows, r)
 	}
 	return rows
