@@ -92,8 +92,12 @@ func tooLarge(largest int64) error {
 	return fmt.Errorf("the request is larger than %s (gomflux serve --max-body)", units.Bytes(largest))
 }
 
-// Read reads as [io.Reader] does. A client that sends less than timing.rate is cut off.
+// Read reads as [io.Reader] does. A client that sends less than timing.rate is cut off. At the end there is
+// no deadline any more: net/http waits then for a client that leaves, and takes a deadline that passes for one.
 func (b *body) Read(p []byte) (int, error) {
+	if b.ended {
+		return 0, io.EOF
+	}
 	patience := b.timing.body + time.Duration(b.read)*time.Second/time.Duration(b.timing.rate)
 	b.control.SetReadDeadline(b.began.Add(patience)) // not all connections have deadlines
 	n, err := b.ReadCloser.Read(p)

@@ -109,16 +109,18 @@ func (c *ComponentComparison) compare(
 }
 
 // match pairs the tensors of both models and returns the pairs whose elements can be
-// compared.
+// compared. Files name the tensor of a parameter in several ways: transformers 4 has model.layers,
+// transformers 5 model.language_model.layers.
 func (c *ComponentComparison) match(a, b *ComponentWeights) (shared []*pair) {
 	either := component.Component{Prefixes: slices.Concat(a.prefixes, b.prefixes)}
+	key := func(c *ComponentWeights, name string) string { return cmp.Or(c.names[name], either.Bare(name)) }
 	inB := map[string]*matrix{}
 	listB := b.matrices()
 	for _, m := range listB {
-		inB[either.Bare(m.Name)] = m
+		inB[key(b, m.Name)] = m
 	}
 	for _, m := range a.matrices() {
-		name := either.Bare(m.Name)
+		name := key(a, m.Name)
 		other := inB[name]
 		if other == nil {
 			c.OnlyA = append(c.OnlyA, m.Name)
@@ -132,7 +134,7 @@ func (c *ComponentComparison) match(a, b *ComponentWeights) (shared []*pair) {
 		}
 	}
 	for _, m := range listB {
-		if inB[either.Bare(m.Name)] != nil {
+		if inB[key(b, m.Name)] != nil {
 			c.OnlyB = append(c.OnlyB, m.Name)
 		}
 	}

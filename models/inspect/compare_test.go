@@ -1,9 +1,13 @@
 package inspect_test
 
 import (
+	"bytes"
+	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -159,4 +163,52 @@ func TestCompare(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestCompareNames compares models whose text encoders have other names for the same parameters.
+func TestCompareNames(t *testing.T) {
+	for _, c := range []struct{ golden, dir, from, to string }{
+		{"flux1-schnell-ordinary", "text_encoder_2", "shared.", "encoder.embed_tokens."},
+		{"qwen-image-ordinary", "text_encoder", "model.", "language_model."},
+		{"qwen-image-ordinary", "text_encoder", "model.", "model.language_model."},
+		{"qwen-image-ordinary", "text_encoder", "visual.", "model.visual."},
+	} {
+		golden := modeltest.Folder(t, c.golden)
+		dir := modeltest.Copy(t, golden)
+		files, err := filepath.Glob(filepath.Join(dir, c.dir, "model*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		renamed := 0
+		for _, file := range files {
+			if strings.HasSuffix(file, ".json") { // an index
+				text, err := os.ReadFile(file)
+				if err == nil {
+					err = os.WriteFile(file, bytes.ReplaceAll(text, []byte(`"`+c.from), []byte(`"`+c.to)), 0o666)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			modeltest.Edit(t, file, func(tensors map[string]*checkpoint.Array) {
+				for name, x := range maps.Clone(tensors) {
+					if rest, ok := strings.CutPrefix(name, c.from); ok {
+						delete(tensors, name)
+						tensors[c.to+rest] = x
+						renamed++
+					}
+				}
+			})
+		}
+		found, err := inspect.Compare(t.Context(), openWeights(t, dir), openWeights(t, golden), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range found.Components {
+			if len(part.OnlyA)+len(part.OnlyB) > 0 || renamed == 0 {
+				t.Errorf("%s, %s for %s: %d renamed, only in a %q, in b %q", c.golden, c.to, c.from, renamed, part.OnlyA, part.OnlyB)
+			}
+		}
+	}
 }

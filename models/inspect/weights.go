@@ -45,7 +45,8 @@ type ComponentWeights struct {
 	Tensors []*TensorWeights
 
 	ck       *checkpoint.Checkpoint
-	columns  map[string]int // the columns of expected matrices, by name without prefix
+	names    map[string]string // parameters' names by those of tensors
+	columns  map[string]int    // the columns of expected matrices, by the parameter's name
 	mismatch *nn.MismatchError
 	damaged  bool     // whether Unchecked is because of damaged files
 	prefixes []string // prefixes that names may have
@@ -122,15 +123,24 @@ func OpenWeightsFile(path string) (*Weights, error) {
 func (c *ComponentWeights) listTensors(e expectation) {
 	used := map[string]bool{}
 	if c.Unchecked, c.damaged = e.unknown, e.damaged; e.unknown == nil {
-		c.prefixes, c.columns = e.Prefixes, map[string]int{}
+		c.prefixes, c.names, c.columns = e.Prefixes, map[string]string{}, map[string]int{}
+		parameters := map[string]string{} // names by the tensor's ID
 		var found []nn.Found
 		found, c.mismatch = e.Match(c.ck)
 		for i, p := range nn.Parameters(e.Model) {
 			for _, t := range found[i].Tensors() {
 				used[t.ID()] = true
 			}
+			if found[i].Name != "" {
+				parameters[found[i].ID()] = p.Name
+			}
 			if p.Kind() != nn.OtherParam {
 				c.columns[p.Name] = p.Stored()[1]
+			}
+		}
+		for name, t := range c.ck.Tensors {
+			if own := parameters[t.ID()]; own != "" {
+				c.names[name] = own
 			}
 		}
 		if c.mismatch != nil {

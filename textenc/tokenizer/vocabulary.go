@@ -47,8 +47,7 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
-		line = strings.TrimSuffix(line, "
-")
+		line = strings.TrimSuffix(line, "\n")
 		if line == "" || strings.HasPrefix(line, "#version") {
 			continue
 		}

@@ -89,7 +89,8 @@ def check(
                 report(rows[-1])
         if published and small_files.there():
             print("small files of published models:")
-            for row in small_files.rows(gomflux, Path(folder, "published"), families, published, replay):
+            live = while_running if searches else None
+            for row in small_files.rows(gomflux, Path(folder, "published"), families, published, replay, live):
                 rows.append(row)
                 report(row)
         elif published:

@@ -58,8 +58,9 @@ def check_names(model: Path):
             raise SystemExit(f"{model}/{component}: {class_name} and the files differ: {wrong}")
 
 
-def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay):
-    """Replays a run of diffusers with each chosen model of some families, an edit where the model needs an image."""
+def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay, while_running):
+    """Replays a run of diffusers with each chosen model of some families, an edit where the model needs an image, and if there
+    is a while_running, compares another one while it goes on."""
     for model in make(folder, chosen):
         pipeline = read_json(model / "model_index.json")["_class_name"]
         alike = [name for name, f in FAMILIES.items() if f.pipeline.__name__ == pipeline]
@@ -69,3 +70,5 @@ def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay):
             references = FAMILIES[family].references[0]
             kind = f"edit of {references}" if references else "text"
             yield replay(gomflux, model, family, kind, random.Random(f"published/{model.parent.name}"))
+            if while_running:
+                yield from while_running(gomflux, model, family, random.Random(f"published/{model.parent.name}/live"))
