@@ -62,6 +62,9 @@ type golden struct {
 	ImageStrength     float64 `json:"image_strength"`
 	MaskCrop          *int    `json:"mask_crop"`
 	StepCache         string  `json:"step_cache"`
+	TrueCFGScale      float64 `json:"true_cfg_scale"`
+	CFGNormalization  float64 `json:"cfg_normalization"`
+	CFGTruncation     float64 `json:"cfg_truncation"`
 	Skipped           []int   `json:"skipped_steps"`
 	SkippedNegative   []int   `json:"skipped_negative_steps"`
 	References        []string
@@ -116,8 +119,8 @@ func (g *golden) request(t *testing.T) Request {
 	r := Request{
 		Prompt: g.Prompt, Steps: g.Steps, Guidance: g.Guidance, Height: g.Height, Width: g.Width,
 		MaxSequenceLength: g.MaxSequenceLength, Scheduler: g.Scheduler, ImageStrength: g.ImageStrength,
-		StepCache: g.StepCache,
-		Latents:   Latents{Shape: noise.Shape[1:], Data: float32s(noise)},
+		StepCache: g.StepCache, TrueCFGScale: g.TrueCFGScale, CFGNormalization: g.CFGNormalization, CFGTruncation: g.CFGTruncation,
+		Latents: Latents{Shape: noise.Shape[1:], Data: float32s(noise)},
 	}
 	if g.NegativePrompt != nil {
 		r.NegativePrompt = *g.NegativePrompt

@@ -234,11 +234,11 @@ func TestFormatsRefused(t *testing.T) {
 		"a format of PEFT other than LoRA, LoKr and LoHa (1 of N):\n\t" + to + ".vera_lambda_b": {tensor(to+".vera_lambda_b", 2)},
 		"LyCORIS' trained factor of a layer (1 of N):\n\t" + to + ".scalar": append(pair(to, 16, 3, 16),
 			tensor(to+".scalar")),
-		"lora_A.weight: expected one number, F32, as " + to + ".lora_A.weight_scale, found F32 [2]": {
+		"not supported: quantization FP8 with a scale for each row (tensor \"" + to + ".lora_A.weight": {
 			{Name: to + ".lora_A.weight", Dtype: checkpoint.F8E4M3, Shape: []int{1, 16}, Data: make([]byte, 16)},
 			tensor(to+".lora_A.weight_scale", 2), tensor(to+".lora_B.weight", 16, 1),
 		},
-		"lora_A.weight: expected F32, F16, BF16 or F8_E4M3, found F8_E5M2": {
+		"not supported: quantization FP8 with five bits of exponent (float8_e5m2) (tensor \"" + to + ".lora_A.weight": {
 			{Name: to + ".lora_A.weight", Dtype: checkpoint.F8E5M2, Shape: []int{1, 16}, Data: make([]byte, 16)},
 			tensor(to+".lora_B.weight", 16, 1),
 		},

@@ -231,11 +231,22 @@ func TestTimes(t *testing.T) {
 	if d := (steps - phase.Duration).Abs(); d > phase.Duration/20+time.Millisecond {
 		t.Errorf("steps take %v of %v", steps, phase.Duration)
 	}
-	groups := s.Groups() // the two first have a matrix product each
-	first, second := groups[0], groups[1]
-	if min(first.Name, second.Name) != "net.blocks.*" || max(first.Name, second.Name) != "net.blocks.*.attn:q" || first.Calls != 4 ||
-		second.Self <= groups[2].Self {
-		t.Errorf("most time have %+v and %+v, more than %+v; expected the modules with matrix products", *first, *second, *groups[2])
+	largest := func(s *Summary) string { // the two modules with a matrix product each
+		groups := s.Groups()
+		names := []string{groups[0].Name, groups[1].Name}
+		slices.Sort(names)
+		return fmt.Sprint(names, groups[0].Calls, groups[1].Self > groups[2].Self)
+	}
+	const want = "[net.blocks.* net.blocks.*.attn:q] 4 true"
+	found := largest(s)
+	for range 4 { // other programs can interrupt a short module for longer than a product takes
+		if found != want {
+			_, again, _ := profiled(t, true, false, 1024)
+			found = largest(again)
+		}
+	}
+	if found != want {
+		t.Errorf("most time have %s, expected %s", found, want)
 	}
 	for _, m := range s.Modules {
 		if m.Name == "net.blocks.0.attn" && m.Total < 2*m.Self {
