@@ -113,6 +113,7 @@ type browser struct {
 	ctx   context.Context
 	url   string
 	model *model
+	store *gallery.Gallery
 }
 
 // chromium returns the path of the browser, and skips the test without one.
@@ -190,6 +191,7 @@ func (b *browser) serve(edit func(*serve.Config)) string {
 	if err != nil {
 		b.Fatal(err)
 	}
+	b.store = g
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
