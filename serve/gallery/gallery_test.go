@@ -260,7 +260,8 @@ func TestFavourites(t *testing.T) {
 		t.Errorf("kept %q", got)
 	}
 	// nothing of an image that was removed stays, by the gallery or by another program
-	if err := errors.Join(g.Remove("ann", made[0].Name), g.SetFavourite("bob", last.Name, true), os.Remove(filepath.Join(dir, last.Name))); err != nil {
+	err := errors.Join(g.Remove("ann", made[0].Name), g.SetFavourite("bob", last.Name, true), os.Remove(filepath.Join(dir, last.Name)))
+	if err != nil {
 		t.Fatal(err)
 	}
 	open(t, dir, DefaultSize)

@@ -608,7 +608,8 @@ func TestPictureRoutes(t *testing.T) {
 	s.call("PUT", list+"/x/favourite", "", 404, nil)
 	s.call("GET", favourite, "", 405, nil)
 	for query, want := range map[string]int{
-		"q=CAT": 2, "q=dog+cat": 1, "q=x": 0, "model=model": 3, "model=other": 0, "favourite=true": 1, "favourite=true&q=cat": 0, "favourite=false": 3,
+		"q=CAT": 2, "q=dog+cat": 1, "q=x": 0, "model=model": 3, "model=other": 0,
+		"favourite=true": 1, "favourite=true&q=cat": 0, "favourite=false": 3,
 	} {
 		var g jsonGallery
 		s.call("GET", list+"?"+query, "", 200, &g)
@@ -644,7 +645,8 @@ func TestPictureRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer small.Close()
-	e, err := small.Add("ann", image.NewRGBA(image.Rect(0, 0, 8, 8)), picture.Settings{Generator: "t", Model: "m", Steps: 1, Height: 8, Width: 8})
+	s8 := picture.Settings{Generator: "t", Model: "m", Steps: 1, Height: 8, Width: 8}
+	e, err := small.Add("ann", image.NewRGBA(image.Rect(0, 0, 8, 8)), s8)
 	if err != nil {
 		t.Fatal(err)
 	}

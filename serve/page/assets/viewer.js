@@ -11,7 +11,7 @@ export class Viewer {
     this.gallery = gallery;
     this.item = null; // the image's line of the gallery
     this.zoom = new Zoom(byID("view"), zoom => {
-      byID("view-zoom").value = zoom === 1 ? "Fit" : `${Math.round(100 * zoom)} %`;
+      byID("view-fit").textContent = zoom === 1 ? "Fit" : `${Math.round(100 * zoom)} %`;
     }, step => this.step(step));
     const on = (id, run) => byID(id).addEventListener("click", run);
     on("view-previous", () => this.step(-1));
@@ -92,7 +92,8 @@ export class Viewer {
       button.append(img, `Compare with ${source.title.toLowerCase()}`);
       button.addEventListener("click", () => {
         this.show(this.item, source);
-        byID("view-single").focus();
+        byID("view-single").focus({ preventScroll: true });
+        byID("view").scrollIntoView({ block: "center" });
       });
       item.append(button);
       return item;
@@ -108,7 +109,7 @@ export class Viewer {
     const slide = this.comparing && byID("view-slide").checked;
     byID("view").classList.toggle("pair", this.comparing && !slide);
     byID("view").classList.toggle("slide", slide);
-    byID("view-cut").disabled = !slide;
+    byID("view-position").hidden = !slide;
     byID("view").style.setProperty("--cut", `${byID("view-cut").value}%`);
     this.zoom.show();
   }
