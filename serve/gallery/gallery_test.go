@@ -260,8 +260,13 @@ func TestFavourites(t *testing.T) {
 		t.Errorf("kept %q", got)
 	}
 	// nothing of an image that was removed stays, by the gallery or by another program
-	err := errors.Join(g.Remove("ann", made[0].Name), g.SetFavourite("bob", last.Name, true), os.Remove(filepath.Join(dir, last.Name)))
-	if err != nil {
+	if err := g.Remove("ann", made[0].Name); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("%v remain (%v), expected one image", files, err)
+	}
+	if err := errors.Join(g.SetFavourite("bob", last.Name, true), os.Remove(filepath.Join(dir, last.Name))); err != nil {
 		t.Fatal(err)
 	}
 	open(t, dir, DefaultSize)
