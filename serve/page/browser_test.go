@@ -110,10 +110,10 @@ func models() []engine.ModelInfo {
 // A browser shows the page of a server.
 type browser struct {
 	*testing.T
+	store *gallery.Gallery // the server's
 	ctx   context.Context
 	url   string
 	model *model
-	store *gallery.Gallery
 }
 
 // chromium returns the path of the browser, and skips the test without one.
