@@ -1,6 +1,7 @@
 // Package gallery keeps generated images in a folder. The names of its files are unguessable and
-// contain the time and a hash of the owner, so it needs no index and survives a restart. It removes
-// its oldest files when they exceed a size, and leaves other files in the folder alone.
+// contain the time and a hash of the owner, so it needs no index and survives a restart. An empty
+// file with the same name and another ending makes an image a favourite. The gallery removes its
+// oldest images, except favourites, when all exceed a size, and leaves other files in the folder alone.
 package gallery
 
 import (
@@ -20,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gomflux/gomflux/internal/atomicfile"
@@ -38,6 +40,12 @@ const timeLayout = "20060102-150405.000000"
 // ownName is the name of a file of the gallery: the time in UTC, a hash of the owner and 128
 // random bits.
 var ownName = regexp.MustCompile(`^gomflux-(\d{8}-\d{6}\.\d{6})-([0-9a-f]{16})-[0-9a-f]{32}\.png$`)
+
+// markEnd is the end of the name of the file that makes an image a favourite.
+const markEnd = ".favourite"
+
+// ErrFull is the error of one favourite too many: half of the gallery is for other images.
+var ErrFull = errors.New("the favourites would exceed half of the gallery's size")
 
 // abandoned is the age of a temporary file that no process writes any more.
 const abandoned = 24 * time.Hour
@@ -61,6 +69,8 @@ type Entry struct {
 	Created time.Time
 	Bytes   int64
 	owner   string // hash
+
+	favourite atomic.Bool
 
 	once  sync.Once
 	found *picture.Found
@@ -113,7 +123,15 @@ func (g *Gallery) clean() error {
 	if err != nil {
 		return g.wrap(err)
 	}
+	names := map[string]bool{}
 	for _, f := range files {
+		names[f.Name()] = true
+	}
+	for _, f := range files {
+		name := strings.TrimSuffix(f.Name(), markEnd) + ".png"
+		if strings.HasSuffix(f.Name(), markEnd) && ownName.MatchString(name) && !names[name] {
+			g.root.Remove(f.Name()) // another program has removed the image
+		}
 		if info, err := f.Info(); err == nil && atomicfile.IsTemporary(f.Name()) && time.Since(info.ModTime()) > abandoned {
 			g.root.Remove(f.Name())
 		}
@@ -143,6 +161,12 @@ func (g *Gallery) read() error {
 		known[e.Name] = e
 	}
 	g.entries, g.changed = nil, info.ModTime()
+	marked := map[string]bool{}
+	for _, f := range files {
+		if strings.HasSuffix(f.Name(), markEnd) {
+			marked[f.Name()] = true
+		}
+	}
 	for _, f := range files {
 		parts := ownName.FindStringSubmatch(f.Name())
 		if parts == nil || !f.Type().IsRegular() {
@@ -153,34 +177,82 @@ func (g *Gallery) read() error {
 		if err != nil || infoErr != nil {
 			continue
 		}
-		if e := known[f.Name()]; e != nil && e.Bytes == info.Size() {
-			g.entries = append(g.entries, e)
-			continue
+		e := known[f.Name()]
+		if e == nil || e.Bytes != info.Size() {
+			e = &Entry{Name: f.Name(), Created: created, Bytes: info.Size(), owner: parts[2]}
 		}
-		g.entries = append(g.entries, &Entry{Name: f.Name(), Created: created, Bytes: info.Size(), owner: parts[2]})
+		e.favourite.Store(marked[mark(e.Name)])
+		g.entries = append(g.entries, e)
 	}
 	return nil
 }
 
-// prune removes the oldest images until the rest has the size of the gallery.
+// prune removes the oldest images that are not favourites, except the newest of all, until the rest
+// has the size of the gallery.
 func (g *Gallery) prune() error {
 	total := sum(g.entries)
-	for len(g.entries) > 1 && total > g.size {
-		if err := g.remove(g.entries[0]); err != nil {
+	for i := 0; i < len(g.entries)-1 && total > g.size; {
+		e := g.entries[i]
+		if e.Favourite() {
+			i++
+			continue
+		}
+		if err := g.remove(e); err != nil {
 			return err
 		}
-		total -= g.entries[0].Bytes
-		g.entries = g.entries[1:]
+		total -= e.Bytes
+		g.entries = slices.Delete(g.entries, i, i+1)
 	}
 	return nil
 }
 
-// remove removes a file, which another process may have removed.
+// remove removes the files of an image, which another process may have removed.
 func (g *Gallery) remove(e *Entry) error {
-	if err := g.root.Remove(e.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: %w", filepath.Join(g.dir, e.Name), oserr.Bare(err))
+	for _, name := range []string{e.Name, mark(e.Name)} {
+		if err := g.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", filepath.Join(g.dir, name), oserr.Bare(err))
+		}
 	}
 	return nil
+}
+
+// mark returns the name of the file that makes an image a favourite.
+func mark(name string) string { return strings.TrimSuffix(name, ".png") + markEnd }
+
+// Favourite reports whether the image is a favourite, which is never removed automatically.
+func (e *Entry) Favourite() bool { return e.favourite.Load() }
+
+// SetFavourite makes an image of an owner, "" for all, a favourite, or not. The error for a name that
+// is not there is [fs.ErrNotExist], and [ErrFull] if there are too many favourites.
+func (g *Gallery) SetFavourite(owner, name string, on bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e, err := g.find(owner, name)
+	if err != nil || e.Favourite() == on {
+		return err
+	}
+	if !on {
+		if err := g.root.Remove(mark(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return g.wrap(err)
+		}
+		e.favourite.Store(false)
+		return nil
+	}
+	total := e.Bytes
+	for _, other := range g.entries {
+		if other.Favourite() {
+			total += other.Bytes
+		}
+	}
+	if total > g.size/2 {
+		return ErrFull
+	}
+	f, err := g.root.OpenFile(mark(name), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return g.wrap(err)
+	}
+	e.favourite.Store(true)
+	return f.Close()
 }
 
 func sum(entries []*Entry) (n int64) {
@@ -241,39 +313,74 @@ func (g *Gallery) newName(owner string) (string, time.Time) {
 // A Page is a part of the images of an owner.
 type Page struct {
 	Entries []*Entry // newest first
-	// Next is the name that the next page comes after, "" at the end.
+	// Next is the name that the next page comes after, "" at the end. A page before it may have few
+	// images, or no image, if few of many match.
 	Next  string
 	Count int   // of all images of the owner
 	Bytes int64 // size of all images of the owner
 	Size  int64 // limit for the images of all owners
 }
 
-// List returns at most n images that are older than the image with a name, or the newest for "". The
-// owner "" stands for all.
-func (g *Gallery) List(owner, after string, n int) (Page, error) {
+// A Query selects images. Its zero value stands for all.
+type Query struct {
+	Prompt    string // words of the prompt, in any order and case
+	Model     string // a part of the model's name, in any case
+	Favourite bool
+}
+
+// maxRead is how many images a page looks at for a query, since their files are read.
+const maxRead = 1000
+
+// List returns at most n images that match and are older than the image with a name, or the newest for
+// "". The owner "" stands for all.
+func (g *Gallery) List(ctx context.Context, owner, after string, n int, q Query) (Page, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err := g.read(); err != nil {
-		return Page{}, err
-	}
+	err := g.read()
 	var own []*Entry
 	for _, e := range g.entries {
 		if e.of(owner) {
 			own = append(own, e)
 		}
 	}
+	g.mu.Unlock()
+	if err != nil {
+		return Page{}, err
+	}
 	p := Page{Count: len(own), Bytes: sum(own), Size: g.size}
 	if after != "" {
 		at, _ := slices.BinarySearchFunc(own, after, func(e *Entry, name string) int { return cmp.Compare(e.Name, name) })
 		own = own[:at]
 	}
-	if len(own) > n {
-		own = own[len(own)-n:]
-		p.Next = own[0].Name
+	for i, e := range slices.Backward(own) {
+		if ctx.Err() != nil {
+			return Page{}, context.Cause(ctx)
+		}
+		if g.matches(ctx, e, q) {
+			p.Entries = append(p.Entries, e)
+		}
+		if i > 0 && (len(p.Entries) == n || len(own)-i == maxRead) {
+			p.Next = e.Name
+			break
+		}
 	}
-	p.Entries = slices.Clone(own)
-	slices.Reverse(p.Entries)
 	return p, nil
+}
+
+// matches reports whether an image is what a query asks for.
+func (g *Gallery) matches(ctx context.Context, e *Entry, q Query) bool {
+	if q.Favourite && !e.Favourite() {
+		return false
+	}
+	words := strings.Fields(strings.ToLower(q.Prompt))
+	if len(words) == 0 && q.Model == "" {
+		return true
+	}
+	found := g.Settings(ctx, e)
+	if found == nil || !strings.Contains(strings.ToLower(found.Settings.Model), strings.ToLower(q.Model)) {
+		return false
+	}
+	prompt := strings.ToLower(found.Settings.Prompt)
+	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(prompt, word) })
 }
 
 func (e *Entry) of(owner string) bool { return owner == "" || e.owner == hash(owner) }

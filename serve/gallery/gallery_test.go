@@ -2,6 +2,7 @@ package gallery
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"image"
 	"image/color"
@@ -49,7 +50,7 @@ func settings(seed uint64) picture.Settings {
 
 func names(t *testing.T, g *Gallery, owner string) (all []string) {
 	t.Helper()
-	p, err := g.List(owner, "", 100)
+	p, err := g.List(t.Context(), owner, "", 100, Query{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +146,7 @@ func TestGalleryPages(t *testing.T) {
 	slices.Reverse(want)
 	pages := 0
 	for after := ""; pages == 0 || after != ""; pages++ {
-		p, err := g.List("ann", after, 3)
+		p, err := g.List(t.Context(), "ann", after, 3, Query{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,5 +214,113 @@ func TestGalleryCleansTemporaries(t *testing.T) {
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 2 {
 		t.Errorf("%v remain (%v), expected the new temporary file and another program's", files, err)
+	}
+}
+
+func TestFavourites(t *testing.T) {
+	dir := t.TempDir()
+	g := open(t, dir, DefaultSize)
+	var made []*Entry
+	for i := range 5 {
+		made = append(made, add(t, g, "ann", uint64(i)))
+	}
+	if err := g.SetFavourite("bob", made[0].Name, true); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("bob marks ann's image: %v", err)
+	}
+	for _, e := range []*Entry{made[0], made[0], made[2]} {
+		if err := g.SetFavourite("ann", e.Name, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.SetFavourite("ann", made[2].Name, false); err != nil {
+		t.Fatal(err)
+	}
+	favourites := func(g *Gallery) (all []string) {
+		p, err := g.List(t.Context(), "ann", "", 100, Query{Favourite: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range p.Entries {
+			all = append(all, e.Name)
+		}
+		return all
+	}
+	// after a restart the oldest is kept, since it is a favourite, and the newest
+	size := made[0].Bytes + made[4].Bytes
+	g = open(t, dir, size)
+	if got := names(t, g, ""); !slices.Equal(got, []string{made[4].Name, made[0].Name}) || !slices.Equal(favourites(g), got[1:]) {
+		t.Errorf("kept %q, favourites %q", got, favourites(g))
+	}
+	// half of the size is for other images
+	if err := g.SetFavourite("ann", made[4].Name, true); !errors.Is(err, ErrFull) {
+		t.Errorf("one favourite too many: %v", err)
+	}
+	last := add(t, g, "bob", 9)
+	if got := names(t, g, ""); !slices.Equal(got, []string{last.Name, made[0].Name}) {
+		t.Errorf("kept %q", got)
+	}
+	// nothing of an image that was removed stays, by the gallery or by another program
+	if err := g.Remove("ann", made[0].Name); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("%v remain (%v), expected one image", files, err)
+	}
+	if err := errors.Join(g.SetFavourite("bob", last.Name, true), os.Remove(filepath.Join(dir, last.Name))); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir, DefaultSize)
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+		t.Errorf("%v remain (%v)", files, err)
+	}
+}
+
+func TestQuery(t *testing.T) {
+	g := open(t, t.TempDir(), DefaultSize)
+	img := image.NewRGBA(image.Rect(0, 0, 4, 4))
+	made := map[string]string{}
+	for _, c := range []struct{ owner, prompt, model string }{
+		{"ann", "a red Cat", "owner/One"}, {"ann", "Ärger, a cat", "two"}, {"ann", "a dog", "two"}, {"bob", "a red cat", "owner/One"},
+	} {
+		s := settings(1)
+		s.Prompt, s.Model = c.prompt, c.model
+		e, err := g.Add(c.owner, img, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[e.Name] = c.owner + ": " + c.prompt
+	}
+	for _, c := range []struct {
+		q    Query
+		want []string
+	}{
+		{Query{}, []string{"ann: a dog", "ann: Ärger, a cat", "ann: a red Cat"}},
+		{Query{Prompt: " CAT  a "}, []string{"ann: Ärger, a cat", "ann: a red Cat"}},
+		{Query{Prompt: "cat red"}, []string{"ann: a red Cat"}},
+		{Query{Prompt: "ärger"}, []string{"ann: Ärger, a cat"}},
+		{Query{Model: "ONE"}, []string{"ann: a red Cat"}},
+		{Query{Prompt: "cat", Model: "two"}, []string{"ann: Ärger, a cat"}},
+		{Query{Prompt: "cow"}, nil},
+		{Query{Favourite: true}, nil},
+	} {
+		var got []string
+		for after, pages := "", 0; pages == 0 || after != ""; pages++ {
+			p, err := g.List(t.Context(), "ann", after, 1, c.q)
+			if err != nil || p.Count != 3 {
+				t.Fatalf("%d images (%v)", p.Count, err)
+			}
+			for _, e := range p.Entries {
+				got = append(got, made[e.Name])
+			}
+			after = p.Next
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %q, expected %q", c.q, got, c.want)
+		}
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := g.List(stopped, "ann", "", 1, Query{Prompt: "cow"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a search that nobody waits for: %v", err)
 	}
 }

@@ -83,8 +83,11 @@ func (a *API) routes() []route {
 		{"DELETE", "/api/v1/pulls/{id}", a.cancelPull},
 		{"GET", "/api/v1/pulls/{id}/events", a.pullEvents},
 		{"GET", "/api/v1/pictures", a.listPictures},
+		{"DELETE", "/api/v1/pictures", a.removePictures},
 		{"GET", "/api/v1/pictures/{name}", a.picture},
 		{"DELETE", "/api/v1/pictures/{name}", a.removePicture},
+		{"PUT", "/api/v1/pictures/{name}/favourite", a.setFavourite},
+		{"DELETE", "/api/v1/pictures/{name}/favourite", a.setFavourite},
 		{"POST", "/api/v1/settings", a.settings},
 		{"GET", "/api/v1/openapi.json", a.openAPI},
 	}

@@ -588,6 +588,72 @@ func TestNobodyReads(t *testing.T) {
 	s.call("GET", "/api/v1/pictures/..%2f..%2fetc%2fpasswd", "", 404, nil)
 }
 
+// TestPictureRoutes searches images, marks favourites, and removes several, as their owner and as another.
+func TestPictureRoutes(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Private = true })
+	var names []string
+	for i, prompt := range []string{"a cat", "a dog", "a cat and a dog"} {
+		e, err := s.api.Gallery.Add("ann", image.NewRGBA(image.Rect(0, 0, 8, 8)), picture.Settings{
+			Generator: "t", Model: "owner/Model", Prompt: prompt, Seed: uint64(i), Steps: 1, Height: 8, Width: 8,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, e.Name)
+	}
+	const list = "/api/v1/pictures"
+	favourite := list + "/" + names[1] + "/favourite"
+	s.call("PUT", favourite, "", 404, nil, "Client", "bob")
+	s.call("PUT", favourite, "", 204, nil)
+	s.call("PUT", list+"/x/favourite", "", 404, nil)
+	s.call("GET", favourite, "", 405, nil)
+	for query, want := range map[string]int{
+		"q=CAT": 2, "q=dog+cat": 1, "q=x": 0, "model=model": 3, "model=other": 0,
+		"favourite=true": 1, "favourite=true&q=cat": 0, "favourite=false": 3,
+	} {
+		var g jsonGallery
+		s.call("GET", list+"?"+query, "", 200, &g)
+		if len(g.Pictures) != want || g.Count != 3 {
+			t.Errorf("%s: %d images of %d, expected %d", query, len(g.Pictures), g.Count, want)
+		}
+		for _, p := range g.Pictures {
+			if p.Favourite != (p.Name == names[1]) {
+				t.Errorf("%s: favourite %v", p.Name, p.Favourite)
+			}
+		}
+	}
+	s.call("GET", list+"?favourite=x", "", 400, nil)
+	s.call("DELETE", favourite, "", 404, nil, "Client", "bob")
+	s.call("DELETE", favourite, "", 204, nil)
+	s.call("DELETE", list, "", 400, nil)
+	s.call("DELETE", list+"?"+strings.Repeat("name=x&", 101), "", 400, nil)
+	some := list + "?name=" + names[0] + "&name=x&name=" + names[2]
+	for _, c := range []struct {
+		client  string
+		removed int
+	}{{"bob", 0}, {"ann", 2}, {"ann", 0}} {
+		var answer struct{ Removed int }
+		s.call("DELETE", some, "", 200, &answer, "Client", c.client)
+		if answer.Removed != c.removed {
+			t.Errorf("%s removed %d images, expected %d", c.client, answer.Removed, c.removed)
+		}
+	}
+	s.call("GET", list+"/"+names[1], "", 200, nil)
+	// the favourites of a small gallery
+	small, err := gallery.Open(t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.Close()
+	s8 := picture.Settings{Generator: "t", Model: "m", Steps: 1, Height: 8, Width: 8}
+	e, err := small.Add("ann", image.NewRGBA(image.Rect(0, 0, 8, 8)), s8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.api.Gallery = small
+	s.call("PUT", list+"/"+e.Name+"/favourite", "", 409, nil)
+}
+
 // TestStoringPanics: a bug while an image is stored is in the log, and the image is not in the gallery.
 func TestStoringPanics(t *testing.T) {
 	var log bytes.Buffer

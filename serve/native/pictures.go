@@ -21,13 +21,14 @@ const (
 
 // A jsonEntry is an image in the gallery.
 type jsonEntry struct {
-	Name     string                     `json:"name"`
-	URL      string                     `json:"url"`
-	Created  time.Time                  `json:"created"`
-	Bytes    int64                      `json:"bytes"`
-	Width    int                        `json:"width,omitempty"`
-	Height   int                        `json:"height,omitempty"`
-	Settings map[string]json.RawMessage `json:"settings,omitempty"`
+	Name      string                     `json:"name"`
+	URL       string                     `json:"url"`
+	Created   time.Time                  `json:"created"`
+	Bytes     int64                      `json:"bytes"`
+	Width     int                        `json:"width,omitempty"`
+	Height    int                        `json:"height,omitempty"`
+	Favourite bool                       `json:"favourite"`
+	Settings  map[string]json.RawMessage `json:"settings,omitempty"`
 }
 
 type jsonGallery struct {
@@ -56,13 +57,19 @@ func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
 			return badRequest("limit: expected 1 to %d", maxPageSize)
 		}
 	}
-	page, err := g.List(a.owner(r), r.FormValue("after"), n)
+	q := gallery.Query{Prompt: r.FormValue("q"), Model: r.FormValue("model")}
+	if text := r.FormValue("favourite"); text != "" {
+		if q.Favourite, err = strconv.ParseBool(text); err != nil {
+			return badRequest("favourite: expected true or false, found %q", text)
+		}
+	}
+	page, err := g.List(r.Context(), a.owner(r), r.FormValue("after"), n, q)
 	if err != nil {
 		return err
 	}
 	v := jsonGallery{Pictures: []jsonEntry{}, Next: page.Next, Count: page.Count, Bytes: page.Bytes, MaxBytes: page.Size}
 	for _, e := range page.Entries {
-		item := jsonEntry{Name: e.Name, URL: "/api/v1/pictures/" + e.Name, Created: e.Created, Bytes: e.Bytes}
+		item := jsonEntry{Name: e.Name, URL: "/api/v1/pictures/" + e.Name, Created: e.Created, Bytes: e.Bytes, Favourite: e.Favourite()}
 		if found := g.Settings(r.Context(), e); found != nil {
 			item.Width, item.Height = found.Width, found.Height
 			if item.Settings, err = plainjson.Fields(found.Settings, found.Has); err != nil {
@@ -119,6 +126,45 @@ func (a *API) removePicture(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := g.Remove(a.owner(r), r.PathValue("name")); err != nil {
+		return gone(err)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// removePictures removes the images that the query names. Those that are not there are no error.
+func (a *API) removePictures(w http.ResponseWriter, r *http.Request) error {
+	g, err := a.gallery()
+	if err != nil {
+		return err
+	}
+	names := r.URL.Query()["name"]
+	if len(names) == 0 || len(names) > maxPageSize {
+		return badRequest("name: expected 1 to %d names of images, found %d", maxPageSize, len(names))
+	}
+	removed := 0
+	for _, name := range names {
+		err := g.Remove(a.owner(r), name)
+		if err == nil {
+			removed++
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return reply(w, http.StatusOK, map[string]any{"removed": removed})
+}
+
+// setFavourite makes an image a favourite with PUT, and takes that back with DELETE.
+func (a *API) setFavourite(w http.ResponseWriter, r *http.Request) error {
+	g, err := a.gallery()
+	if err != nil {
+		return err
+	}
+	err = g.SetFavourite(a.owner(r), r.PathValue("name"), r.Method == http.MethodPut)
+	if errors.Is(err, gallery.ErrFull) {
+		return &statusError{status: http.StatusConflict, code: "gallery_full", message: err.Error()}
+	}
+	if err != nil {
 		return gone(err)
 	}
 	w.WriteHeader(http.StatusNoContent)

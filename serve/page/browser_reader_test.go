@@ -82,6 +82,28 @@ func contents(byID map[accessibility.NodeID]*accessibility.Node, n *accessibilit
 	return text.String()
 }
 
+// TestViewerIsSpoken checks what a screen reader is told in the viewer, at first and after changes.
+func TestViewerIsSpoken(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	b.show("first", "second")
+	b.run(chromedp.Click(".picture .full"))
+	b.viewed("second")
+	told := func(all ...string) {
+		t.Helper()
+		for _, want := range all {
+			b.until(want+" in:\n"+strings.Join(b.reader(), "\n"), func() bool { return slices.Contains(b.reader(), want) })
+		}
+	}
+	told(`dialog "Image 1 of 2" modal`, `image "second"`, `button "Next image"`, `button "Vary the seed"`, `paragraph "" polite: second`)
+	b.run(chromedp.KeyEvent(kb.ArrowRight))
+	told(`heading "Image 2 of 2" polite: Image 2 of 2`, `paragraph "" polite: first`)
+	b.run(chromedp.KeyEvent(kb.ArrowRight))
+	told(`status "" polite: This is the last image.`)
+	b.run(chromedp.Click("#view-favourite"))
+	told(`status "" polite: Added to favourites.`)
+}
+
 // TestPainterIsSpoken checks what a screen reader is told in the painter, at first and after changes.
 func TestPainterIsSpoken(t *testing.T) {
 	t.Parallel()

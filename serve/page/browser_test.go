@@ -110,6 +110,7 @@ func models() []engine.ModelInfo {
 // A browser shows the page of a server.
 type browser struct {
 	*testing.T
+	store *gallery.Gallery // the server's
 	ctx   context.Context
 	url   string
 	model *model
@@ -190,6 +191,7 @@ func (b *browser) serve(edit func(*serve.Config)) string {
 	if err != nil {
 		b.Fatal(err)
 	}
+	b.store = g
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

@@ -69,6 +69,12 @@ func TestScreenshots(t *testing.T) {
 	b.wait("scrollY > 0")
 	b.screenshot("serve-page-phone.png")
 	b.wait(`!document.querySelector(".job")`)
+	b.run(emulateScheme("light"), chromedp.EmulateViewport(1200, 760),
+		chromedp.Click(".picture:nth-child(2) .select"), chromedp.Click(".picture:nth-child(3) .select"),
+		chromedp.Click("#compare"), chromedp.WaitVisible("#view-other"))
+	b.wait(`["view-image", "view-other"].every(id => document.getElementById(id).complete)`)
+	b.screenshot("serve-page-viewer.png")
+	b.run(chromedp.Click("#view-close"), chromedp.Click("#clear-selection"))
 	b.run(emulateScheme("light"), chromedp.EmulateViewport(900, 700),
 		chromedp.Click(".picture:nth-child(2) .inpaint"), chromedp.WaitVisible("#painter-mask"))
 	b.wait(`document.getElementById("painter-state").textContent.startsWith("0 %")`)

@@ -1,5 +1,10 @@
 // The boxes for images: the start image, its mask, and reference images.
 
+import { load } from "./settings.js";
+
+// pictureType is the type of what is dragged from the gallery: {url, name} as JSON.
+export const pictureType = "application/x-gomflux-picture";
+
 // readURL returns a file or a blob, which has no name, as a data URL.
 export function readURL(file) {
   return new Promise((resolve, reject) => {
@@ -36,9 +41,28 @@ export class ImageBox {
       await this.add([...input.files]);
       input.value = ""; // the same file can be chosen again
     });
-    fieldset.addEventListener("dragover", () => fieldset.classList.add("over"));
+    fieldset.addEventListener("dragover", event => {
+      fieldset.classList.add("over");
+      if (event.dataTransfer.types.includes(pictureType)) event.preventDefault();
+    });
     fieldset.addEventListener("dragleave", () => fieldset.classList.remove("over"));
-    fieldset.addEventListener("drop", () => fieldset.classList.remove("over"));
+    fieldset.addEventListener("drop", event => {
+      fieldset.classList.remove("over");
+      const dragged = event.dataTransfer.getData(pictureType);
+      if (dragged === "") return;
+      event.preventDefault();
+      event.stopPropagation(); // the page takes files
+      this.fetch(JSON.parse(dragged));
+    });
+  }
+
+  // fetch adds an image of the server.
+  async fetch({ url, name }) {
+    try {
+      await this.add([await load(url, name)]);
+    } catch (error) {
+      this.say(error.message);
+    }
   }
 
   // add adds files; the last ones stay.
