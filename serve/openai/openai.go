@@ -98,6 +98,9 @@ func New[J Job](e Engine[J], c Config) *Handler {
 	}
 	h.handle("/v1/images/generations", http.MethodPost, func(w http.ResponseWriter, r *http.Request) { h.images(w, r, false) })
 	h.handle("/v1/images/edits", http.MethodPost, func(w http.ResponseWriter, r *http.Request) { h.images(w, r, true) })
+	h.handle("/v1/images/variations", http.MethodPost, func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, failure(http.StatusNotImplemented, "not_supported", "variations of images are not supported (use /v1/images/edits)"))
+	})
 	h.handle("/v1/models", http.MethodGet, h.listModels)
 	h.handle("/v1/models/{id...}", http.MethodGet, h.oneModel)
 	h.handle("/v1/files/{name}", http.MethodGet, h.files.serve)

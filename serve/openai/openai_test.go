@@ -683,7 +683,8 @@ func TestMethods(t *testing.T) {
 		{"HEAD", "/v1/models", 200, ""},
 		{"GET", generations, 405, "POST, OPTIONS"},
 		{"DELETE", "/v1/models/shapes", 405, "GET, HEAD, OPTIONS"},
-		{"POST", "/v1/images/variations", 404, ""},
+		{"POST", "/v1/images/variations", 501, ""},
+		{"GET", "/v1/images/variations", 405, "POST, OPTIONS"},
 		{"GET", "/v1/files/x.png", 404, ""},
 	} {
 		w := httptest.NewRecorder()

@@ -1,6 +1,8 @@
 package sdapi
 
 import (
+	"bytes"
+	"cmp"
 	"net/http"
 	"strings"
 
@@ -107,6 +109,35 @@ func (h *Handler) loraList(*http.Request) any {
 		list = append(list, loraItem{tag, tag, name, map[string]any{}})
 	}
 	return list
+}
+
+// pngInfo answers png-info: the settings in an image file. Without any, the text is empty.
+func (h *Handler) pngInfo(w http.ResponseWriter, r *http.Request) {
+	body, err := readBody(r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	f, err := parseFields(body)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	data, err := decodeBase64(f.text("image"))
+	if err = cmp.Or(f.err, err); err != nil {
+		writeError(w, err)
+		return
+	}
+	info, parameters := "", map[string]any{}
+	if found, err := picture.ReadSettings(bytes.NewReader(data)); err == nil {
+		s := found.Settings
+		info = found.Parameters
+		parameters = map[string]any{
+			"Prompt": s.Prompt, "Negative prompt": s.NegativePrompt, "Steps": s.Steps, "Seed": s.Seed, "Size-1": s.Width, "Size-2": s.Height,
+			"Sampler": samplerName(s.Scheduler), "CFG scale": cfgScale(s.Guidance, s.GuidanceUnit), "Model": s.Model,
+		}
+	}
+	write(w, http.StatusOK, map[string]any{"info": info, "items": map[string]string{"parameters": info}, "parameters": parameters})
 }
 
 // options returns the options of the client. Clients change one and send all of them back.

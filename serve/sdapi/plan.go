@@ -6,6 +6,7 @@ import (
 	"image"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux"
@@ -141,7 +142,13 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	}
 	p := &plan{model: m, request: r}
 	p.Request = engine.Request{Client: client, Model: m.Name, Previews: previews}
-	p.LoRAs = api.NamedLoRAs(tags, h.loras())
+	for _, l := range api.NamedLoRAs(tags, h.loras()) {
+		if strings.Contains(l.Path, "/") || slices.Contains(h.loras(), l.Path) {
+			p.LoRAs = append(p.LoRAs, l)
+		} else {
+			r.warn("the LoRA %s was not found and was ignored (GET %sloras lists the LoRAs)", l.Path, prefix)
+		}
+	}
 	p.Options = gomflux.Options{Prompt: prompt, NegativePrompt: r.negative}
 	p.setSize()
 	if n := p.Options.Width * p.Options.Height; n > h.maxPixels {

@@ -126,30 +126,6 @@ func (r *request) readMask(f *fields) {
 	}
 }
 
-// ignored warns of options that change the image in AUTOMATIC1111. Their types are not checked.
-func (r *request) ignored(f, override *fields) {
-	f, override = &fields{raw: f.raw}, &fields{raw: override.raw}
-	if v := override.number("CLIP_stop_at_last_layers"); v != nil && *v > 1 {
-		r.warn("CLIP_stop_at_last_layers is not supported and was ignored")
-	}
-	for _, name := range []string{"enable_hr", "restore_faces", "tiling"} {
-		if f.flag(name, false) {
-			r.warnings = append(r.warnings, name+" is not supported and was ignored")
-		}
-	}
-	if v := f.number("subseed_strength"); v != nil && *v > 0 {
-		r.warnings = append(r.warnings, "subseed_strength is not supported and was ignored")
-	}
-	for _, name := range []string{"script_name", "refiner_checkpoint"} {
-		if f.text(name) != "" {
-			r.warnings = append(r.warnings, name+" is not supported and was ignored")
-		}
-	}
-	if len(f.object("alwayson_scripts").raw) > 0 {
-		r.warnings = append(r.warnings, "alwayson_scripts are not supported and were ignored")
-	}
-}
-
 // fields are the members of a JSON object, which are read as leniently as AUTOMATIC1111 does:
 // null stands for a missing member, and numbers may be strings. err is the first error.
 type fields struct {
@@ -271,6 +247,14 @@ func (f *fields) seed(name string) *uint64 {
 // decodeImage decodes an image that is sent as base64 or as a data: URL. It is refused before its
 // pixels are decoded if it has more than *left, from which it takes its own.
 func decodeImage(text string, left *int) (*picture.Picture, error) {
+	data, err := decodeBase64(text)
+	if err != nil {
+		return nil, err
+	}
+	return api.DecodeImage(data, left)
+}
+
+func decodeBase64(text string) ([]byte, error) {
 	if scheme, _, ok := strings.Cut(text, "://"); ok && len(scheme) < 10 {
 		return nil, badRequest("expected base64 or a data: URL, found a %s URL, which is not fetched", scheme)
 	}
@@ -283,5 +267,5 @@ func decodeImage(text string, left *int) (*picture.Picture, error) {
 	if err != nil {
 		return nil, badRequest("expected base64 of an image file: %v", err)
 	}
-	return api.DecodeImage(data, left)
+	return data, nil
 }

@@ -104,12 +104,35 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		"schedulers":           get(schedulerList),
 		"upscalers":            get(upscalerList),
 		"latent-upscale-modes": get(emptyList),
-		"sd-vae":               get(emptyList),
-		"sd-modules":           get(emptyList),
 		"loras":                get(h.loraList),
 		"progress":             get(h.progress),
 		"interrupt":            post(h.interrupt),
+		"skip":                 post(h.interrupt), // of a job with several images, all that are not finished
 		"unload-checkpoint":    post(func(*http.Request) { h.unload() }),
+		"png-info":             {http.MethodPost: h.pngInfo},
+	}
+	for _, name := range []string{
+		"sd-vae", "sd-modules", "script-info", "prompt-styles", "hypernetworks", "face-restorers", "realesrgan-models",
+	} {
+		h.routes[name] = get(emptyList)
+	}
+	for name, answer := range map[string]any{
+		"scripts":    map[string][]string{"txt2img": {}, "img2img": {}},
+		"embeddings": map[string]any{"loaded": struct{}{}, "skipped": struct{}{}},
+		"cmd-flags":  struct{}{},
+		"memory":     map[string]any{"ram": map[string]string{"error": "see /metrics"}, "cuda": map[string]string{"error": "no CUDA"}},
+	} {
+		h.routes[name] = get(func(*http.Request) any { return answer })
+	}
+	for _, name := range []string{"refresh-checkpoints", "refresh-loras", "refresh-vae", "refresh-embeddings"} {
+		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) { write(w, http.StatusOK, nil) }} // lists are new
+	}
+	for name, what := range map[string]string{
+		"extra-single-image": "upscaling", "extra-batch-images": "upscaling", "interrogate": "describing images",
+	} {
+		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) {
+			writeError(w, &statusError{http.StatusNotImplemented, what + " is not supported"})
+		}}
 	}
 	return h
 }

@@ -84,8 +84,22 @@ func TestSubmitted(t *testing.T) {
 		{body: `{"sampler_name":"Euler a","scheduler":"Karras"}`, warnings: []string{"sampler_name Euler a", "scheduler Karras"}},
 		{body: `{"scheduler":"Automatic"}`},
 		{body: `{"enable_hr":true,"tiling":true,"subseed_strength":0.5,"alwayson_scripts":{"x":{}},"script_name":"y"}`,
-			warnings: []string{"enable_hr", "tiling", "subseed_strength", "script_name", "alwayson_scripts"}},
-		{body: `{"enable_hr":"no","anything":[1,{"x":2}],"steps":null,"alwayson_scripts":7}`},
+			warnings: []string{"alwayson_scripts are not supported and were ignored: x", "enable_hr", "script_name", "subseed_strength", "tiling"}},
+		{body: `{"enable_hr":"no","anything":[1,{"x":2}],"steps":null,"alwayson_scripts":{}}`},
+		{body: `{"enable_hr":false,"hr_scale":2,"hr_upscaler":"Latent","subseed":7,"refiner_switch_at":0.8,"script_args":[1]}`},
+		{body: `{"enable_hr":true,"hr_scale":2,"hr_prompt":""}`, warnings: []string{"enable_hr is not supported and was ignored, and so was hr_scale"}},
+		{body: `{"override_settings":{"sd_vae":"Automatic","CLIP_stop_at_last_layers":1,"samples_format":"webp","eta_noise_seed_delta":0}}`},
+		{body: `{"override_settings":{"sd_vae":"x.pt","CLIP_stop_at_last_layers":2,"anything":1}}`,
+			warnings: []string{"override_settings: CLIP_stop", "override_settings: anything", "override_settings: sd_vae"}},
+		{body: `{"prompt":"a (red) cat, 16:9 AND"}`, options: gomflux.Options{Prompt: "a (red) cat, 16:9 AND"}},
+		{body: `{"prompt":"a (red:1.2) cat BREAK a dog AND a fish","negative_prompt":"[cat:dog:0.5] ((x)) <lora:style>"}`,
+			options: gomflux.Options{Prompt: "a (red:1.2) cat BREAK a dog AND a fish", NegativePrompt: "[cat:dog:0.5] ((x)) <lora:style>"},
+			warnings: []string{
+				"negative_prompt: LoRAs", "negative_prompt: schedules", "negative_prompt: weights", "prompt: AND", "prompt: BREAK",
+				"prompt: weights", "negative_prompt has no effect",
+			}},
+		{body: `{"prompt":"a cat <lora:missing:1>"}`, options: gomflux.Options{Prompt: "a cat"},
+			warnings: []string{"the LoRA missing was not found and was ignored"}},
 		{body: `{"prompt":"a <lora:style:0.5>cat <lora:Other.safetensors>"}`, options: gomflux.Options{Prompt: "a cat"},
 			loras: []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:folder/other.safetensors", Scale: 1}}},
 		{body: `{"denoising_strength":7,"init_images":["x"]}`}, // of img2img only
@@ -179,6 +193,76 @@ func TestLoRAs(t *testing.T) {
 	}
 	_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs})
 	names("name", "style", "other", "whole")(t, call(t, s, "GET", "/sdapi/v1/loras", ""))
+}
+
+// TestUnused sends each field of the table with its defaults, which are no warning, and with another value.
+func TestUnused(t *testing.T) {
+	warnings := func(name, value string) []string {
+		r, err := parseRequest([]byte(fmt.Sprintf(`{"%s":%s}`, name, value)), false)
+		if err != nil {
+			t.Fatalf("%s %s: %v", name, value, err)
+		}
+		return r.warnings
+	}
+	for name, defaults := range unused {
+		for _, value := range append([]string{"null", "0", "-1", "0.0", "false", `""`, "[ ]", "{}"}, defaults...) {
+			if value == "Infinity" { // of Python's JSON
+				continue
+			}
+			if w := warnings(name, value); len(w) > 0 {
+				t.Errorf("%s %s: %q", name, value, w)
+			}
+		}
+		for _, value := range []string{"0.7", `"x"`, `["x"]`, `{"x":1}`} {
+			if w := warnings(name, value); len(w) != 1 || !strings.HasPrefix(w[0], name+" ") {
+				t.Errorf("%s %s: %q", name, value, w)
+			}
+		}
+	}
+}
+
+// TestRoutes asks for what clients ask when they connect.
+func TestRoutes(t *testing.T) {
+	_, s := serve(t, &fakeEngine{}, Config{})
+	for _, test := range []struct {
+		request, body, answer string
+		status                int
+	}{
+		{"GET scripts", "", `{"img2img":[],"txt2img":[]}`, 200},
+		{"GET script-info", "", "[]", 200},
+		{"GET prompt-styles", "", "[]", 200},
+		{"GET embeddings", "", `{"loaded":{},"skipped":{}}`, 200},
+		{"GET hypernetworks", "", "[]", 200},
+		{"GET face-restorers", "", "[]", 200},
+		{"GET realesrgan-models", "", "[]", 200},
+		{"GET cmd-flags", "", "{}", 200},
+		{"GET memory", "", `"ram"`, 200},
+		{"POST refresh-checkpoints", "", "null", 200},
+		{"POST refresh-loras", "", "null", 200},
+		{"POST refresh-vae", "", "null", 200},
+		{"POST skip", "", "{}", 200},
+		{"POST png-info", fmt.Sprintf(`{"image":"data:image/png;base64,%s"}`, pngFile(4, 4)), `"info":""`, 200},
+		{"POST png-info", `{"image":"http://example.org/x.png"}`, "is not fetched", 400},
+		{"POST extra-single-image", "{}", "upscaling is not supported", 501},
+		{"POST extra-batch-images", "{}", "upscaling is not supported", 501},
+		{"POST interrogate", "{}", "describing images is not supported", 501},
+		{"GET refresh-vae", "", "Method Not Allowed", 405},
+	} {
+		method, path, _ := strings.Cut(test.request, " ")
+		got := call(t, s, method, "/sdapi/v1/"+path, test.body)
+		if got.status != test.status || !strings.Contains(string(got.body), test.answer) {
+			t.Errorf("%s: status %d %s, expected %d %s", test.request, got.status, got.body, test.status, test.answer)
+		}
+	}
+	made, _ := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat","steps":8}`), 1)
+	got := call(t, s, "POST", "/sdapi/v1/png-info", fmt.Sprintf(`{"image":%q}`, made.Images[0]))
+	info := decode[struct {
+		Info       string
+		Parameters map[string]any
+	}](t, got)
+	if !strings.HasPrefix(info.Info, "a cat\n") || info.Parameters["Prompt"] != "a cat" {
+		t.Errorf("png-info %+v", info)
+	}
 }
 
 // TestImg2Img checks input images.
