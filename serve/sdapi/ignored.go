@@ -55,6 +55,8 @@ var syntaxes = []struct {
 	{"<hypernet:...>", regexp.MustCompile(`<hypernet:[^<>]+>`)},
 }
 
+var offTexts = []string{"", "0", "false", "no", "off"}
+
 // isOff reports whether a value stands for something that is not asked for.
 func isOff(raw json.RawMessage, defaults []string) bool {
 	var number float64
@@ -62,7 +64,7 @@ func isOff(raw json.RawMessage, defaults []string) bool {
 	switch value := strings.TrimSpace(string(raw)); {
 	case json.Unmarshal(raw, &number) == nil && (number == 0 || number == -1):
 		return true
-	case json.Unmarshal(raw, &text) == nil && slices.Contains([]string{"", "0", "false", "no", "off"}, strings.ToLower(strings.TrimSpace(text))):
+	case json.Unmarshal(raw, &text) == nil && slices.Contains(offTexts, strings.ToLower(strings.TrimSpace(text))):
 		return true
 	case slices.Contains([]string{"", "null", "false", "[]", "{}"}, strings.Join(strings.Fields(value), "")):
 		return true

@@ -133,7 +133,8 @@ func (h *Handler) pngInfo(w http.ResponseWriter, r *http.Request) {
 		s := found.Settings
 		info = found.Parameters
 		parameters = map[string]any{
-			"Prompt": s.Prompt, "Negative prompt": s.NegativePrompt, "Steps": s.Steps, "Seed": s.Seed, "Size-1": s.Width, "Size-2": s.Height,
+			"Prompt": s.Prompt, "Negative prompt": s.NegativePrompt, "Steps": s.Steps, "Seed": s.Seed,
+			"Size-1": s.Width, "Size-2": s.Height,
 			"Sampler": samplerName(s.Scheduler), "CFG scale": cfgScale(s.Guidance, s.GuidanceUnit), "Model": s.Model,
 		}
 	}

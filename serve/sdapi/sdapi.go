@@ -125,7 +125,8 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		h.routes[name] = get(func(*http.Request) any { return answer })
 	}
 	for _, name := range []string{"refresh-checkpoints", "refresh-loras", "refresh-vae", "refresh-embeddings"} {
-		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) { write(w, http.StatusOK, nil) }} // lists are new
+		refresh := func(w http.ResponseWriter, r *http.Request) { write(w, http.StatusOK, nil) } // lists are always new
+		h.routes[name] = route{http.MethodPost: refresh}
 	}
 	for name, what := range map[string]string{
 		"extra-single-image": "upscaling", "extra-batch-images": "upscaling", "interrogate": "describing images",
