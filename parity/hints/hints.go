@@ -26,8 +26,8 @@ type Hint struct {
 	Explains float64 `json:"explains"`
 }
 
-// exact is the least that a hint explains which is true but for rounding.
-const exact = 0.99
+// Exact is the least that a hint explains which is true but for rounding.
+const Exact = 0.99
 
 // Share is the most that one of several hints explains, and -1 without any.
 func Share(found []Hint) float64 {
@@ -61,7 +61,7 @@ func Explain(q Question) (found []Hint, limits string) {
 		if h, l := explain(q); i == 0 || Share(h) > Share(found) {
 			found, limits = h, l
 		}
-		if Share(found) >= exact {
+		if Share(found) >= Exact {
 			break
 		}
 	}
@@ -117,7 +117,7 @@ func explain(q Question) (found []Hint, limits string) {
 		if look(s); Share(s.hints) > Share(found) {
 			found = s.hints
 		}
-		if Share(found) >= exact {
+		if Share(found) >= Exact {
 			break
 		}
 	}
@@ -209,7 +209,7 @@ func (s *search) try(variants ...variant) bool {
 	var best *variant
 	share := 0.0
 	for i := range variants {
-		if share < exact && s.fits(variants[i].value()) && s.share > share {
+		if share < Exact && s.fits(variants[i].value()) && s.share > share {
 			best, share = &variants[i], s.share
 		}
 	}

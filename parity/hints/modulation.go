@@ -49,8 +49,8 @@ func (s *search) modulation() {
 	}
 }
 
-// fitted looks for mistakes in x·(1+scale)+shift where the run has neither of them: it reads them back
-// from the reference's result, for each feature.
+// fitted looks for mistakes in x·(1+scale)+shift and base + x·gate where the run lacks these: it
+// reads them back from the reference's result, for each feature.
 func (s *search) fitted(bases []tensor) {
 	axis := len(s.want.shape) - 1
 	if len(s.want.v) < minIndices*s.want.last() {
@@ -73,6 +73,22 @@ func (s *search) fitted(bases []tensor) {
 			variant{"modulation missing", x.name + " goes on without its scale and shift", func() tensor { return x }},
 		) {
 			return
+		}
+	}
+	for _, base := range bases {
+		for _, x := range bases {
+			y, _, _ := affine(x, s.want.with(base, minus), axis, false)
+			if base.name == x.name || !s.isReference(base.with(y, plus)) {
+				continue
+			}
+			ours, _, _ := affine(x, s.got.with(base, minus), axis, false)
+			if s.try(
+				variant{"gate missing", x.name + " is added without its gate", func() tensor { return base.with(x, plus) }},
+				variant{"gate", x.name + " is added with another gate than the reference's",
+					func() tensor { return base.with(ours, plus) }},
+			) {
+				return
+			}
 		}
 	}
 }

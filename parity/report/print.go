@@ -97,7 +97,11 @@ func (v *Verdict) Print(b *strings.Builder) {
 		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, ErrorText(c.L2), word)
 	}
 	if len(v.Ask) > 0 {
-		fmt.Fprintf(b, "  the run has no modules inside it; dump them with --taps '%s'\n", strings.Join(v.Ask, "' '"))
+		have := "no modules"
+		if len(v.Children) > 0 {
+			have = "not all modules"
+		}
+		fmt.Fprintf(b, "  the run has %s inside it; dump them with --taps '%s'\n", have, strings.Join(v.Ask, "' '"))
 	}
 	if v.Unseen {
 		b.WriteString("  the run does not have all tensors; gomflux parity bisect has the reference record more\n")

@@ -36,6 +36,15 @@ type Verdict struct {
 	isolated bool // modules got the reference's inputs
 }
 
+// Explained reports whether the module has others inside it that were compared, and a hint explains all
+// that is wrong.
+func (v *Verdict) Explained() bool { return len(v.Children) > 0 && hints.Share(v.Hints) >= hints.Exact }
+
+// Same reports whether two verdicts say the same.
+func (v *Verdict) Same(other Verdict) bool {
+	return v.Tensor == other.Tensor && v.Module == other.Module && slices.Equal(v.Hints, other.Hints)
+}
+
 // Others are further modules that differ, of one kind.
 type Others struct {
 	Modules    string `json:"modules"` // such as transformer.layers.{0-29}.attention@0
@@ -114,7 +123,7 @@ func (v *Verdict) closer(culprits []culprit) {
 		if s > share && (inner == outer || strings.HasPrefix(inner, outer+".")) {
 			share = s
 			v.Hints, v.HintLimits = slices.Clone(c.hinted.Hints), c.hinted.HintLimits
-			v.Hints[0].Text = fmt.Sprintf("%s is wrong by itself: %s", c.module, v.Hints[0].Text)
+			v.Hints[0].Text = fmt.Sprintf("%s is wrong by itself: %s", c.hinted.Name, v.Hints[0].Text)
 		}
 	}
 }
@@ -262,7 +271,13 @@ func (r *Report) children(module string) []Child {
 	var out []Child
 	for _, t := range r.Tensors {
 		if t.Kind == hooks.Output.String() && r.parent(t.Module) == module && t.best() != nil {
-			out = append(out, Child{t.Module, t.ownOK(), t.best().L2})
+			c := Child{t.Module, t.ownOK(), t.best().L2}
+			at := slices.IndexFunc(out, func(other Child) bool { return other.Module == c.Module })
+			if at < 0 {
+				out = append(out, c)
+			} else if out[at].OK && !c.OK || out[at].OK == c.OK && out[at].L2 < c.L2 { // the worst of its outputs
+				out[at] = c
+			}
 		}
 	}
 	return out
