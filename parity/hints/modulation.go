@@ -77,8 +77,9 @@ func (s *search) fitted(bases []tensor) {
 	}
 	for _, base := range bases {
 		for _, x := range bases {
-			y, _, _ := affine(x, s.want.with(base, minus), axis, false)
-			if base.name == x.name || !s.isReference(base.with(y, plus)) {
+			y, gate, _ := affine(x, s.want.with(base, minus), axis, false)
+			const one = 1e-3 // such as 1, for a sum without a gate
+			if base.name == x.name || slices.Max(gate)-slices.Min(gate) < one || !s.isReference(base.with(y, plus)) {
 				continue
 			}
 			ours, _, _ := affine(x, s.got.with(base, minus), axis, false)
