@@ -28,10 +28,18 @@ const (
 // Bisect replays a run that lacks tensors, and has the reference record more until the first
 // module that diverges is known. Each round asks for tensors between the one that differs and
 // the last one before it that was compared: outputs of the outermost modules first (some of
-// them if there are many), and inputs and inner values last.
+// them if there are many), and inputs and inner values last. It ends where a round brings nothing, or
+// a hint explains what is wrong.
 func Bisect(ctx context.Context, run string, o Options, b Bisection) (*report.Report, error) {
 	rep, _, err := bisectAndSee(ctx, run, o, b)
 	return rep, err
+}
+
+// idle reports whether the last round, which asked for all between a right and a wrong tensor, brought
+// nothing.
+func idle(rounds []report.Round, v report.Verdict) bool {
+	n := len(rounds) - 1
+	return n >= 0 && len(rounds[n].Asked) <= mostAsked/2 && v.Same(rounds[n].Verdict)
 }
 
 // bisectAndSee is Bisect. It also returns the tensors that the last replay has seen, in their order.
@@ -52,7 +60,7 @@ func bisectAndSee(ctx context.Context, run string, o Options, b Bisection) (_ *r
 			return nil, nil, err
 		}
 		round := report.Round{Tensors: len(rep.Tensors), Verdict: rep.Verdict}
-		if len(rounds)+1 < mostRounds {
+		if len(rounds)+1 < mostRounds && !rep.Verdict.Explained() && !idle(rounds, rep.Verdict) {
 			round.Asked = nextToRecord(rep.Verdict, seen, asked)
 		}
 		rounds = append(rounds, round)

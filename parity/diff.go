@@ -3,6 +3,7 @@ package parity
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,6 +33,7 @@ func DiffRuns(ctx context.Context, a, b string, table *report.Table) (*report.Re
 		if err != nil {
 			return err
 		}
+		rep.Settings = differentSettings(ours, ref)
 		diff(rep, ours, ref, table)
 		return nil
 	})
@@ -46,6 +48,21 @@ func DiffRuns(ctx context.Context, a, b string, table *report.Table) (*report.Re
 		rep.Verdict.Text += fmt.Sprintf(" (of %d tensors in both)", len(rep.Tensors))
 	}
 	return rep, nil
+}
+
+// differentSettings lists the settings that both runs have and that decide what is computed, where they differ.
+func differentSettings(ours, ref *Run) (list []string) {
+	for _, key := range []string{"prompt", "negative_prompt", "seed", "steps", "guidance", "true_cfg_scale", "cfg_normalization",
+		"cfg_truncation", "height", "width", "max_sequence_length", "scheduler", "picture", "image_strength", "step_cache"} {
+		var a, b any
+		x, okA := ours.given[key]
+		y, okB := ref.given[key]
+		if okA && okB && json.Unmarshal(x, &a) == nil && json.Unmarshal(y, &b) == nil && a != b &&
+			!(a == nil && b == "" || a == "" && b == nil) {
+			list = append(list, fmt.Sprintf("%s %s (the reference's %s)", key, x, y))
+		}
+	}
+	return list
 }
 
 // diff adds the tensors of two runs to a report.

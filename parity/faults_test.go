@@ -255,6 +255,9 @@ var faults = []fault{
 		onto("sigmas", func(x *mlx.Array) *mlx.Array { return mlx.Concat(0, x.Slice(0, 1, x.Dim(0)), x.Slice(0, 0, 1)) })),
 		stage: "scheduler", module: "sigmas", hint: "off by one step"},
 	{name: "schedule not shifted", edit: config("scheduler", "shift", 1.), stage: "scheduler", module: "sigmas", hint: "schedule shift"},
+	{name: "step between other sigmas", bug: on("latents@1", func(r *replay, _ hooks.Tap) *mlx.Array {
+		return r.ref.Array("latents@0").Add(r.ref.Array("noise_pred@1").Times(-0.25)) // the sigmas are 1, 0.75 and 0
+	}), stage: "step 1", module: "latents@1", hint: "scheduler step"},
 	{name: "velocity with the wrong sign", bug: onto("noise_pred@0", (*mlx.Array).Neg), stage: "step 0", module: "noise_pred@0",
 		hint: "sign"},
 	{name: "another hidden layer", bug: becomes("prompt.embeds", "text_encoder.layers.0"), stage: "text", module: "prompt.embeds",

@@ -217,4 +217,11 @@ func TestDiffRuns(t *testing.T) {
 	if r.Verdict.OK || len(r.Missing) == 0 {
 		t.Errorf("%d missing: %+v", len(r.Missing), r.Verdict)
 	}
+	for _, want := range []string{
+		"the runs have other settings, negative_prompt ", ", seed 2 (the reference's 1), ",
+		", guidance 3.5 (the reference's 0.0)"} {
+		if !strings.Contains(r.Verdict.Text, want) {
+			t.Errorf("%s: expected it to contain %q", r.Verdict.Text, want)
+		}
+	}
 }

@@ -48,6 +48,9 @@ func (c *ModelConfig) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// ClassName returns the class that the config names, "" for none.
+func (c *ModelConfig) ClassName() string { return c.className }
+
 // Validate returns an error that names the first value that is not supported.
 func (c *ModelConfig) Validate() error {
 	if c.config != nil {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/vae"
@@ -42,10 +44,38 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 		return nil, err
 	}
 	d.Components = append(d.Components, autoencoder)
+	if err := d.checkClasses(x); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", errs.ErrUnsupported, checkpoint.FullName(f.FS, index.File), err)
+	}
 	if f.Absent[component.Transformers] {
 		return d, nil
 	}
 	return d, d.checkLatents(autoencoder.Class)
+}
+
+// checkClasses returns an error if the index names another class of a component than the one that runs,
+// which diffusers would load.
+func (d *Declared) checkClasses(x index.Index) error {
+	for _, m := range d.Class.Components {
+		own, runs := x.Components[m.Folder], m.ClassName()
+		class := component.Find(own)
+		ok := class == m.Class
+		switch m.Class.Role {
+		case component.Scheduler:
+			if runs = d.Scheduler.ClassName(); runs == "" {
+				runs = m.ClassName()
+			}
+			ok = own == runs
+		case component.Autoencoder: // its config.json decides
+			ok = class != nil && class.Role == component.Autoencoder
+		case component.Tokenizer, component.Processor:
+			continue
+		}
+		if own != "" && own != runs && !ok {
+			return fmt.Errorf("%s is %q, expected %s", m.Folder, own, runs)
+		}
+	}
+	return nil
 }
 
 // components returns the components with some networks, by their folders.

@@ -72,6 +72,27 @@ func TestFillChannels(t *testing.T) {
 	}
 }
 
+// TestOtherClasses has an index that names other classes than those that run.
+func TestOtherClasses(t *testing.T) {
+	for _, c := range []struct {
+		golden, folder, class, want string
+	}{
+		{"zimage-ordinary", "transformer", "FluxTransformer2DModel",
+			`transformer is "FluxTransformer2DModel", expected ZImageTransformer2DModel`},
+		{"zimage-ordinary", "text_encoder", "T5EncoderModel", `text_encoder is "T5EncoderModel", expected Qwen3`},
+		{"zimage-ordinary", "vae", "AutoencoderDC", `vae is "AutoencoderDC", expected AutoencoderKL`},
+		{"zimage-ordinary", "scheduler", "FlowMatchHeunDiscreteScheduler",
+			`scheduler is "FlowMatchHeunDiscreteScheduler", expected FlowMatchEulerDiscreteScheduler`},
+		{"flux1-fill", "text_encoder_2", "CLIPTextModel", `text_encoder_2 is "CLIPTextModel", expected T5EncoderModel`},
+	} {
+		changes := map[string]any{c.folder: []string{"diffusers", c.class}}
+		_, err := declareChanged(t, c.golden, map[string]map[string]any{"model_index.json": changes})
+		if err == nil || !strings.Contains(err.Error(), "model_index.json: "+c.want) {
+			t.Errorf("%s: %v, expected %q", c.folder, err, c.want)
+		}
+	}
+}
+
 // TestFillMask compares each channel of each token with the pixel of the mask that it stands for.
 func TestFillMask(t *testing.T) {
 	const h, w, scale = 24, 40, 4

@@ -10,6 +10,7 @@ package hints
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -20,6 +21,21 @@ import (
 type Hint struct {
 	Key  string `json:"key"`
 	Text string `json:"text"`
+	// Explains is how much of the difference the mistake makes, from 0 to 1. It is 0 if the hint only
+	// describes the difference.
+	Explains float64 `json:"explains"`
+}
+
+// Exact is the least that a hint explains which is true but for rounding.
+const Exact = 0.99
+
+// Share is the most that one of several hints explains, and -1 without any.
+func Share(found []Hint) float64 {
+	share := -1.0
+	for _, h := range found {
+		share = max(share, h.Explains)
+	}
+	return share
 }
 
 // A Question is a tensor that differs from the reference's, with all that an answer may be
@@ -37,8 +53,41 @@ type Question struct {
 
 // Explain returns what is known about the difference of two tensors of one shape. Of a tensor of
 // more than four million values it looks at a part; limits describes the part, or why no part was
-// possible, and what else was too large.
+// possible, and what else was too large. Of the mistakes that are found it returns those that explain
+// most, under all names that the tensor has.
 func Explain(q Question) (found []Hint, limits string) {
+	for i, name := range q.names() {
+		q.Name = name
+		if h, l := explain(q); i == 0 || Share(h) > Share(found) {
+			found, limits = h, l
+		}
+		if Share(found) >= Exact {
+			break
+		}
+	}
+	return found, limits
+}
+
+// names returns all names of a wrong input, which a module may pass on to those inside it, the
+// outermost module's first.
+func (q Question) names() []hooks.Name {
+	names := []hooks.Name{q.Name}
+	for _, text := range q.Names {
+		n, err := hooks.ParseName(text)
+		if err != nil || n.Point.Kind != hooks.Input || q.Name.Point.Kind != hooks.Input || n.Step != q.Name.Step ||
+			n.Call != q.Name.Call || !strings.HasPrefix(q.Name.Module, n.Module+".") {
+			continue
+		}
+		a := q.Tensor(n)
+		if a != nil && slices.Equal(a.Shape(), q.Reference.Shape()) && distance(hostTensor("", a), hostTensor("", q.Reference)) == 0 {
+			names = append(names, n)
+		}
+	}
+	slices.SortStableFunc(names, func(a, b hooks.Name) int { return len(a.Module) - len(b.Module) })
+	return names
+}
+
+func explain(q Question) (found []Hint, limits string) {
 	size := q.Ours.Size()
 	if size < 2 {
 		return nil, ""
@@ -59,16 +108,20 @@ func Explain(q Question) (found []Hint, limits string) {
 	// Special hints come before those that fit anything.
 	for _, look := range []func(*search){
 		(*search).outOfBounds, (*search).windowOrder, (*search).timestep, (*search).schedule, (*search).positions, (*search).angles,
-		(*search).embeddings, (*search).guidance, (*search).mask, (*search).blend,
+		(*search).embeddings, (*search).guidance, (*search).mask, (*search).blend, (*search).schedulerStep,
 		(*search).pixels, (*search).attention, (*search).activation,
 		(*search).modulation, (*search).norm, (*search).constant, (*search).latents, (*search).siblings, (*search).order,
 		(*search).rounding, (*search).alongAxes, (*search).overall,
 	} {
-		if look(s); len(s.hints) > 0 {
+		s.hints, s.share = nil, 1
+		if look(s); Share(s.hints) > Share(found) {
+			found = s.hints
+		}
+		if Share(found) >= Exact {
 			break
 		}
 	}
-	return s.hints, strings.Join(s.limits, "; ")
+	return found, strings.Join(s.limits, "; ")
 }
 
 // ExplainShapes returns what is known about tensors of different shapes: prompt embeddings that
@@ -83,8 +136,8 @@ func ExplainShapes(q Question) []Hint {
 	if distance(x, y) > 1e-3*norm(y) {
 		return nil
 	}
-	return []Hint{{"dropped prefix", fmt.Sprintf("both end with the same rows, but ours has %d, the reference %d: another number of "+
-		"the template's tokens is dropped", g[0], w[0])}}
+	return []Hint{{"dropped prefix", fmt.Sprintf("both end with the same rows, but ours has %d, "+
+		"the reference %d: another number of the template's tokens is dropped", g[0], w[0]), 1}}
 }
 
 // A search looks for known mistakes in one wrong tensor.
@@ -92,6 +145,7 @@ type search struct {
 	Question
 	got, want tensor
 	off       float64 // norm of the error
+	share     float64 // of the error that the next hint explains
 	hints     []Hint
 	whole     Question // about the whole tensor
 	part      *part    // what got and want are of it, nil for all
@@ -101,7 +155,7 @@ type search struct {
 
 // newSearch looks at all of a tensor, or at a part of a large one if there is a suitable part.
 func newSearch(q Question) *search {
-	s := &search{Question: q, whole: q}
+	s := &search{Question: q, whole: q, share: 1}
 	if q.Ours.Size() > maxValues {
 		axis := q.partAxis()
 		if axis < 0 {
@@ -122,13 +176,21 @@ func (s *search) say(key, format string, args ...any) {
 			return
 		}
 	}
-	s.hints = append(s.hints, Hint{key, fmt.Sprintf(format, args...)})
+	s.hints = append(s.hints, Hint{key, fmt.Sprintf(format, args...), s.share})
 }
 
 // fits reports whether a mistake explains ours: what it makes of the reference's tensors is at
 // least ten times closer to ours than the reference's own tensor is.
 func (s *search) fits(candidate tensor) bool {
-	return len(candidate.v) == len(s.got.v) && distance(candidate, s.got) <= 0.1*s.off
+	if len(candidate.v) != len(s.got.v) {
+		return false
+	}
+	off := distance(candidate, s.got)
+	if off > 0.1*s.off {
+		return false
+	}
+	s.share = 1 - off/s.off
+	return true
 }
 
 // isReference reports whether a formula is the one that the reference computes.
@@ -142,15 +204,21 @@ type variant struct {
 	value     func() tensor
 }
 
-// try adds the hint of the first variant that explains ours, and reports whether one does.
+// try adds the hint of the variant that explains most of ours, and reports whether one does.
 func (s *search) try(variants ...variant) bool {
-	for _, v := range variants {
-		if s.fits(v.value()) {
-			s.say(v.key, "%s", v.text)
-			return true
+	var best *variant
+	share := 0.0
+	for i := range variants {
+		if share < Exact && s.fits(variants[i].value()) && s.share > share {
+			best, share = &variants[i], s.share
 		}
 	}
-	return false
+	if best == nil {
+		return false
+	}
+	s.share = share
+	s.say(best.key, "%s", best.text)
+	return true
 }
 
 // array returns the reference's tensor of a module, at this step and call, or nil.
@@ -160,11 +228,15 @@ func (s *search) array(module string, point hooks.Point) *mlx.Array {
 
 // tensor is array on the host, unless it is too large.
 func (s *search) tensor(module string, point hooks.Point) (tensor, bool) {
-	a := s.array(module, point)
+	return s.at(hooks.Name{Module: module, Step: s.Name.Step, Call: s.Name.Call, Point: point})
+}
+
+// at is tensor at any step.
+func (s *search) at(n hooks.Name) (tensor, bool) {
+	a := s.Tensor(n)
 	if a == nil || a.Size() > maxValues || a.Size() == 0 {
 		return tensor{}, false
 	}
-	n := hooks.Name{Module: module, Step: s.Name.Step, Call: s.Name.Call, Point: point}
 	return hostTensor(n.String(), a), true
 }
 
@@ -208,8 +280,8 @@ func (q Question) finite() []Hint {
 	case reference > 0:
 		return []Hint{}
 	case ours > 0:
-		return []Hint{{"not finite", fmt.Sprintf("%d of %d values are NaN or infinite: an overflow, a division by zero, or a missing "+
-			"attention scale", ours, len(all))}}
+		return []Hint{{"not finite", fmt.Sprintf("%d of %d values are NaN or infinite: "+
+			"an overflow, a division by zero, or a missing attention scale", ours, len(all)), 1}}
 	}
 	return nil
 }

@@ -35,16 +35,61 @@ func (s *search) modulation() {
 		scope = hooks.Parent(scope)
 	}
 	for ; scope != "" && len(s.hints) == 0; scope = hooks.Parent(scope) { // an input may be seen first at a module further inside
-		if strings.Count(s.Name.Module, ".")-strings.Count(scope, ".") > 3 {
+		if strings.Count(s.Name.Module, ".")-strings.Count(scope, ".") > 4 {
 			return
 		}
+		bases := s.around(scope, func(n hooks.Name, t tensor) bool { return of(n, scope) && slices.Equal(t.shape, s.want.shape) })
 		chunks := s.chunks(scope)
-		if len(chunks) == 0 || len(chunks) > 18 {
+		if len(chunks) > 18 {
+			chunks = nil
+		}
+		if !s.scaleAndShift(bases, chunks) && !s.gate(bases, chunks) {
+			s.fitted(bases)
+		}
+	}
+}
+
+// fitted looks for mistakes in x·(1+scale)+shift and base + x·gate where the run lacks these: it
+// reads them back from the reference's result, for each feature.
+func (s *search) fitted(bases []tensor) {
+	axis := len(s.want.shape) - 1
+	if len(s.want.v) < minIndices*s.want.last() {
+		return
+	}
+	for _, x := range bases {
+		y, slopes, shift := affine(x, s.want, axis, true)
+		if !s.isReference(y) {
 			continue
 		}
-		bases := s.around(scope, func(n hooks.Name, t tensor) bool { return of(n, scope) && slices.Equal(t.shape, s.want.shape) })
-		if !s.scaleAndShift(bases, chunks) {
-			s.gate(bases, chunks)
+		scale, swapped := make([]float64, len(slopes)), make([]float64, len(slopes))
+		for i := range slopes {
+			scale[i], swapped[i] = slopes[i]-1, shift[i]+1
+		}
+		if s.try(
+			variant{"scale and shift swapped", x.name + " is scaled with its shift and shifted with its scale",
+				func() tensor { return x.affine(axis, swapped, scale) }},
+			variant{"modulation without 1", x.name + " is scaled by its scale and should be by 1 plus that",
+				func() tensor { return x.affine(axis, scale, shift) }},
+			variant{"modulation missing", x.name + " goes on without its scale and shift", func() tensor { return x }},
+		) {
+			return
+		}
+	}
+	for _, base := range bases {
+		for _, x := range bases {
+			y, gate, _ := affine(x, s.want.with(base, minus), axis, false)
+			const one = 1e-3 // such as 1, for a sum without a gate
+			if base.name == x.name || slices.Max(gate)-slices.Min(gate) < one || !s.isReference(base.with(y, plus)) {
+				continue
+			}
+			ours, _, _ := affine(x, s.got.with(base, minus), axis, false)
+			if s.try(
+				variant{"gate missing", x.name + " is added without its gate", func() tensor { return base.with(x, plus) }},
+				variant{"gate", x.name + " is added with another gate than the reference's",
+					func() tensor { return base.with(ours, plus) }},
+			) {
+				return
+			}
 		}
 	}
 }

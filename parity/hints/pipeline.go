@@ -158,6 +158,46 @@ func (s *search) schedule() {
 	}
 }
 
+// schedulerStep compares the step that was made of the latents with the reference's.
+func (s *search) schedulerStep() {
+	if s.Name.Module != "latents" && s.Name.Module != "latents.stepped" {
+		return
+	}
+	value := func(name string, step int) tensor {
+		t, _ := s.at(hooks.Name{Module: name, Step: step})
+		return t
+	}
+	i, pred, sigmas := s.Name.Step, value("noise_pred", s.Name.Step), value("sigmas", -1)
+	for _, before := range []tensor{value("latents", i-1), value("latents.start", -1), value("latents.init", -1)} {
+		if len(pred.v) != len(s.want.v) || len(before.v) != len(s.want.v) {
+			continue
+		}
+		step := func(y tensor) (k float64, moved tensor) {
+			k = dot(y.with(before, minus), pred) / dot(pred, pred)
+			return k, before.with(pred, func(x, v float64) float64 { return x + k*v })
+		}
+		want, moved := step(s.want)
+		if !s.isReference(moved) {
+			continue
+		}
+		got, moved := step(s.got)
+		if !s.fits(moved) {
+			continue
+		}
+		text := fmt.Sprintf("the scheduler adds %.6g times noise_pred@%d, the reference %.6g times", got, i, want)
+		for a, from := range sigmas.v {
+			for b, to := range sigmas.v {
+				if a != b && math.Abs(to-from-got) <= 1e-4*math.Abs(got) {
+					s.say("scheduler step", "%s: ours goes from sigma %d to sigma %d at step %d", text, a, b, i)
+					return
+				}
+			}
+		}
+		s.say("scheduler step", "%s", text)
+		return
+	}
+}
+
 // positions names the first token whose position ids differ: [tokens, axes], or [axes, 1, tokens]
 // in text encoders.
 func (s *search) positions() {

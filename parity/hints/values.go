@@ -42,7 +42,7 @@ func (s *search) siblings() {
 		slices.SortStableFunc(found, func(a, b tensor) int { return strings.Count(a.name, ".") - strings.Count(b.name, ".") })
 		for _, t := range found {
 			if s.fits(t) {
-				s.otherTensor(t)
+				s.otherTensor(t, found)
 				return
 			}
 		}
@@ -59,9 +59,17 @@ func (s *search) siblings() {
 	}
 }
 
-// otherTensor is the hint where ours equals another tensor of the reference.
-func (s *search) otherTensor(t tensor) {
-	switch n, _ := hooks.ParseName(t.name); {
+// otherTensor is the hint where ours equals another tensor of the reference; found are those next to it.
+func (s *search) otherTensor(t tensor, found []tensor) {
+	n, _ := hooks.ParseName(t.name)
+	same := slices.IndexFunc(found, func(t tensor) bool { // the module whose output the wrong input should be
+		other, _ := hooks.ParseName(t.name)
+		return s.isInput() && other.Point.Kind == hooks.Output && hooks.Parent(other.Module) == hooks.Parent(n.Module) && s.isReference(t)
+	})
+	switch {
+	case same >= 0 && n.Point.Kind == hooks.Output:
+		s.say("swapped", "ours is the reference's %s and should be %s: the two are swapped (gate and up, or q, k and v), or it is used "+
+			"for both", t.name, found[same].name)
 	case n.Module == s.Name.Module && n.Point.Kind == hooks.Input && s.isOutput():
 		s.say("does nothing", "ours is the reference's %s: the module passes its input on unchanged", t.name)
 	case n.Point.Kind == hooks.Output && s.isOutput() && hooks.Parent(n.Module) == hooks.Parent(s.Name.Module):
@@ -137,6 +145,7 @@ func (s *search) alongAxes() {
 			}
 		}
 		if hit <= (d+1)/2 && to-from == hit {
+			s.share = 0
 			s.say("one axis", "only indices %d to %d of the %d along axis %d differ (padding, a position, or one of several parts)",
 				from, to-1, d, axis)
 		}
@@ -146,6 +155,7 @@ func (s *search) alongAxes() {
 // overall describes an error that nothing else explains: no similarity.
 func (s *search) overall() {
 	if cosine := dot(s.want, s.got) / (norm(s.want) * norm(s.got)); math.Abs(cosine) < 0.3 {
+		s.share = 0
 		s.say("all differ", "all values differ, with a cosine of %.2f: other weights, another input, or another order "+
 			"than any tried", cosine)
 	}

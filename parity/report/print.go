@@ -97,19 +97,33 @@ func (v *Verdict) Print(b *strings.Builder) {
 		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, ErrorText(c.L2), word)
 	}
 	if len(v.Ask) > 0 {
-		fmt.Fprintf(b, "  the run has no modules inside it; dump them with --taps '%s'\n", strings.Join(v.Ask, "' '"))
+		have := "no modules"
+		if len(v.Children) > 0 {
+			have = "not all modules"
+		}
+		fmt.Fprintf(b, "  the run has %s inside it; dump them with --taps '%s'\n", have, strings.Join(v.Ask, "' '"))
 	}
 	if v.Unseen {
 		b.WriteString("  the run does not have all tensors; gomflux parity bisect has the reference record more\n")
 	}
 	const most = 8
+	printed := map[string]bool{}
+	for _, h := range v.Hints {
+		printed[h.Key] = true
+	}
 	for i, k := range v.Kinds {
 		if i == most {
 			fmt.Fprintf(b, "  and %d more\n", len(v.Kinds)-most)
 			break
 		}
 		fmt.Fprintf(b, "  also: %s %s\n", k.Modules, k.text(v.isolated))
-		printHints(b, "    ", k.Hints, k.HintLimits)
+		found := slices.DeleteFunc(slices.Clone(k.Hints), func(h Hint) bool { // repeated, or vaguer than what is known
+			return printed[h.Key] || h.Explains == 0 && len(printed) > 0
+		})
+		for _, h := range found {
+			printed[h.Key] = true
+		}
+		printHints(b, "    ", found, k.HintLimits)
 	}
 	if len(v.Others) > 0 && !v.isolated {
 		b.WriteString("  a module may differ because of one before it; " +

@@ -4,7 +4,9 @@
 package report
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
@@ -21,6 +23,8 @@ type Report struct {
 	Stages   []*Stage `json:"stages"` // backwards from pixels
 	// Tensors are in the order in which they were computed.
 	Tensors []*Tensor `json:"tensors"`
+	// Settings lists those in which two saved runs differ.
+	Settings []string `json:"different_settings,omitempty"`
 	// Missing lists the reference's tensors that should have been compared and were not.
 	Missing []string `json:"missing,omitempty"`
 	// Statistics counts the tensors of which only statistics were compared.
@@ -74,6 +78,10 @@ func (r *Report) Judge() {
 	}
 	slices.SortStableFunc(r.Stages, func(a, b *Stage) int { return stageOrder(a.Name) - stageOrder(b.Name) })
 	r.Verdict = r.verdict()
+	if len(r.Settings) > 0 && !r.Verdict.OK {
+		r.Verdict.Text = fmt.Sprintf("the runs have other settings, %s, so no module need be wrong: %s",
+			strings.Join(r.Settings, ", "), r.Verdict.Text)
+	}
 	if u := r.Unhooked; r.Verdict.OK && u != nil && !u.OK {
 		r.Verdict = u.Verdict()
 	}

@@ -3,8 +3,10 @@ package report
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/hints"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -34,6 +36,15 @@ type Verdict struct {
 	isolated bool // modules got the reference's inputs
 }
 
+// Explained reports whether the module has others inside it that were compared, and a hint explains all
+// that is wrong.
+func (v *Verdict) Explained() bool { return len(v.Children) > 0 && hints.Share(v.Hints) >= hints.Exact }
+
+// Same reports whether two verdicts say the same.
+func (v *Verdict) Same(other Verdict) bool {
+	return v.Tensor == other.Tensor && v.Module == other.Module && slices.Equal(v.Hints, other.Hints)
+}
+
 // Others are further modules that differ, of one kind.
 type Others struct {
 	Modules    string `json:"modules"` // such as transformer.layers.{0-29}.attention@0
@@ -60,29 +71,61 @@ func (r *Report) verdict() Verdict {
 		if t.ownOK() {
 			continue
 		}
-		if c := r.attribute(t); !seen[c.module] {
+		c := r.attribute(t)
+		if !seen[c.module] {
 			seen[c.module] = true
 			culprits = append(culprits, c)
+		}
+		at := slices.IndexFunc(culprits, func(other culprit) bool { return other.module == c.module })
+		if hints.Share(t.Hints) > hints.Share(culprits[at].hinted.Hints) {
+			culprits[at].hinted = t
 		}
 	}
 	if len(culprits) == 0 {
 		return r.drift()
 	}
 	c := culprits[0]
-	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.tensor.Hints,
-		HintLimits: c.tensor.HintLimits, isolated: true}
+	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.hinted.Hints,
+		HintLimits: c.hinted.HintLimits, isolated: true}
 	v.Text = fmt.Sprintf("%s diverges first, in stage %s: ", c.module, v.Stage)
 	switch {
 	case !c.tensor.SameShape():
 		v.Text += fmt.Sprintf("%s has %s", c.tensor.Name, c.tensor.shapesText())
 	case c.tensor.Module != c.module:
 		v.Text += fmt.Sprintf("it passes on %s, which is wrong (%v), although its inputs are right", c.tensor.Name, c.tensor.best())
+	case r.stepped(c.tensor):
+		v.Text += fmt.Sprintf("%s is wrong (%v), although noise_pred is right: the scheduler's step, or what follows it, is wrong",
+			c.tensor.Name, c.tensor.best())
 	default:
 		v.Text += fmt.Sprintf("%s is wrong (%v)", c.tensor.Name, c.tensor.best())
 	}
 	v.Children = r.children(c.module)
 	v.others(culprits[1:])
+	if len(v.Children) == 0 {
+		v.closer(culprits)
+	}
 	return v
+}
+
+// stepped reports whether a tensor is what the scheduler makes of a prediction that was compared.
+func (r *Report) stepped(t *Tensor) bool {
+	n, err := hooks.ParseName(t.Name)
+	return err == nil && (n.Module == "latents" || n.Module == "latents.stepped") && r.Find(fmt.Sprint("noise_pred@", n.Step)) != nil
+}
+
+// closer takes the hints of a module that is inside the one that diverges first, at another step or call
+// for which the run has more tensors, if they explain more.
+func (v *Verdict) closer(culprits []culprit) {
+	path := func(module string) string { return (&Tensor{Name: module}).ModuleName() }
+	outer, share := path(v.Module), max(0, hints.Share(v.Hints))
+	for _, c := range culprits {
+		s, inner := hints.Share(c.hinted.Hints), path(c.module)
+		if s > share && (inner == outer || strings.HasPrefix(inner, outer+".")) {
+			share = s
+			v.Hints, v.HintLimits = slices.Clone(c.hinted.Hints), c.hinted.HintLimits
+			v.Hints[0].Text = fmt.Sprintf("%s is wrong by itself: %s", c.hinted.Name, v.Hints[0].Text)
+		}
+	}
 }
 
 // firstToDiffer is the verdict where each side computed everything itself, so that a module may
@@ -102,7 +145,7 @@ func (r *Report) firstToDiffer() Verdict {
 			seen[t.Module] = true
 		case !seen[t.Module]:
 			seen[t.Module] = true
-			others = append(others, culprit{t.Module, t})
+			others = append(others, culprit{t.Module, t, t})
 		}
 	}
 	v.others(others)
@@ -118,8 +161,8 @@ func (v *Verdict) others(all []culprit) {
 	for _, c := range all {
 		v.Others = append(v.Others, c.module)
 		key := KindOf(c.module)
-		if t := first[key]; t == nil || len(t.Hints) == 0 && len(c.tensor.Hints) > 0 {
-			first[key] = c.tensor
+		if t := first[key]; t == nil || len(t.Hints) == 0 && len(c.hinted.Hints) > 0 {
+			first[key] = c.hinted
 		}
 	}
 	for _, k := range Kinds(v.Others) {
@@ -174,6 +217,7 @@ func (r *Report) drift() Verdict {
 type culprit struct {
 	module string
 	tensor *Tensor
+	hinted *Tensor // of the module, with the hint that explains most
 }
 
 // attribute finds the module that causes a wrong tensor: the nearest one around it whose inputs
@@ -189,7 +233,7 @@ func (r *Report) attribute(t *Tensor) culprit {
 	if module == "" { // of the pipeline
 		module = ModuleOf(t.Name)
 	}
-	return culprit{module, t}
+	return culprit{module, t, t}
 }
 
 // wrongInput reports whether a module gets a wrong input.
@@ -227,7 +271,13 @@ func (r *Report) children(module string) []Child {
 	var out []Child
 	for _, t := range r.Tensors {
 		if t.Kind == hooks.Output.String() && r.parent(t.Module) == module && t.best() != nil {
-			out = append(out, Child{t.Module, t.ownOK(), t.best().L2})
+			c := Child{t.Module, t.ownOK(), t.best().L2}
+			at := slices.IndexFunc(out, func(other Child) bool { return other.Module == c.Module })
+			if at < 0 {
+				out = append(out, c)
+			} else if out[at].OK && !c.OK || out[at].OK == c.OK && out[at].L2 < c.L2 { // the worst of its outputs
+				out[at] = c
+			}
 		}
 	}
 	return out

@@ -152,6 +152,18 @@ func (t *Tree) Find(name string) (Entry, error) {
 	return Entry{}, missing
 }
 
+// warnOfOthers warns if the other side has saved a tensor under the name of an entry too.
+func (t *Tree) warnOfOthers(e Entry) {
+	all, _ := t.List() // without what cannot be read
+	for _, other := range all {
+		if other.Name == e.Name && other.Side != e.Side {
+			t.warn("%s is saved on both sides: taking that of %s (%s), the newer one; --debug-load-run %s takes the other", e.Name, e.Side,
+				e.Path, other.Side)
+			return
+		}
+	}
+}
+
 // Read reads the tensor.
 func (e Entry) Read() (*checkpoint.Array, error) {
 	f, err := checkpoint.OpenArrays(e.Path)

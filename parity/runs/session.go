@@ -114,6 +114,7 @@ func (t *Tree) newLoad(r Replacement) (*load, error) {
 		return nil, fmt.Errorf("%s: %w", r.Saved, err)
 	}
 	l.From.File, l.From.Key = e.Path, e.Key
+	t.warnOfOthers(e)
 	l.read = func() (*checkpoint.Array, error) { return x, nil }
 	return l, nil
 }

@@ -233,7 +233,7 @@ func TestNames(t *testing.T) {
 // TestSavedNames puts tensors of other names, and other dtypes, in the place of
 // a run's, from the reference's side and from this one.
 func TestSavedNames(t *testing.T) {
-	tree, _ := open(t)
+	tree, warnings := open(t)
 	_, want, err := run(t, tree, model, runs.Options{Save: []string{"latents"}})
 	if err != nil {
 		t.Fatal(err)
@@ -267,6 +267,17 @@ func TestSavedNames(t *testing.T) {
 	_, err = runs.NewSession(tree, runs.Options{Load: []runs.Replacement{replacement(t, "latents@1=theirs:y")}})
 	if !errors.Is(err, runs.ErrNotFound) || !strings.Contains(err.Error(), "similar: theirs:z), and no file has that name") {
 		t.Errorf("found %v", err)
+	}
+	if len(*warnings) > 0 {
+		t.Errorf("warnings %q", *warnings)
+	}
+	saved.Name = "latents@1" // which is on both sides now
+	if err := checkpoint.WriteFile(filepath.Join(ref, "y.safetensors"), []*checkpoint.Array{saved}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = runs.NewSession(tree, runs.Options{Load: []runs.Replacement{replacement(t, "latents@1")}}); err != nil ||
+		len(*warnings) != 1 || !strings.Contains((*warnings)[0], "is saved on both sides") {
+		t.Errorf("warnings %q, %v", *warnings, err)
 	}
 }
 

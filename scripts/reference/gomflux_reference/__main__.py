@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from .arguments import MODEL, diffusers_arguments, dump_arguments, generation_arguments, lora_argument
+from .arguments import MODEL, diffusers_arguments, dump_arguments, generation_arguments, guided, lora_argument
 from .arguments import cfg_arguments, looking_arguments, mask_arguments, profile_arguments, prune_arguments, tap_arguments
 from .files import HEUN, LINEAR
 
@@ -62,7 +62,7 @@ def dump_mflux(argv):
     c = parser.add_subparsers(required=True).add_parser("dump", help="record a generation")
     dump_arguments(c, ("linear", "flow_match_euler_discrete"))
     c.add_argument("--rng", choices=("mlx", "torch"), default="mlx", help="the generator of the initial noise")
-    args = vars(parser.parse_args(argv))
+    args = guided(vars(parser.parse_args(argv)))
     del args["framework"]
     mflux_side.pipeline(**args)
 
@@ -213,7 +213,7 @@ def parse(argv=None) -> dict:
     c.add_argument("--brief", action="store_true", help="of these, only the tests of CI")
     c.add_argument("--only", nargs="+", choices=selftest.names(), metavar="TEST", help=", ".join(selftest.names()))
 
-    args = vars(parser.parse_args(argv))
+    args = guided(vars(parser.parse_args(argv)))
     del args["command"]
     return args
 

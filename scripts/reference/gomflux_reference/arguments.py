@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 from pathlib import Path
 
 from . import runs
@@ -58,7 +59,7 @@ def generation_arguments(c, schedulers):
     c.add_argument("--prompt", required=True)
     c.add_argument("--negative-prompt")
     c.add_argument("--steps", type=int, required=True)
-    c.add_argument("--guidance", type=float, default=0.0)
+    c.add_argument("--guidance", type=float, help="guidance scale; default: 0, whatever the model's own is")
     c.add_argument("--seed", type=int, default=0, help="seed of the initial latents")
     c.add_argument("--height", type=int, required=True)
     c.add_argument("--width", type=int, required=True)
@@ -67,6 +68,14 @@ def generation_arguments(c, schedulers):
     c.add_argument("--image-strength", type=float, default=0.4, help="how much of the image is kept, as in mflux")
     c.add_argument("--references", type=Path, nargs="+", default=[], metavar="PICTURE", help="edit these images")
     c.add_argument("--scheduler", choices=schedulers, help="scheduler; default: the model's own")
+
+
+def guided(args: dict) -> dict:
+    """Fills in the guidance scale of a generation, and says so: gomflux's default is the model's own."""
+    if "guidance" in args and args["guidance"] is None:
+        args["guidance"] = 0.0
+        print("--guidance was not given: 0 here, while gomflux generate takes the model's own (gomflux show MODEL)", file=sys.stderr)
+    return args
 
 
 def lora_argument(c):
