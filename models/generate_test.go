@@ -71,6 +71,9 @@ func TestSizeFor(t *testing.T) {
 					h, w, test.wantH, test.wantW)
 			}
 		}
+		if h, w := p.SizeFor(image.Pt(4096, 2), 0, 0); h != 8 || w > 1024 || w < 900 { // its axes end at 1024 pixels
+			t.Errorf("a long image: height %d and width %d", h, w)
+		}
 		// every size is valid, and no larger than the image or than allowed
 		for w := 1; w < 600; w += 7 {
 			for h := 1; h < 600; h += 11 {

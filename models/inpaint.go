@@ -49,7 +49,7 @@ func (p *Pipeline) Fills() bool {
 // checkInpaint checks the mask against what the model needs.
 func (p *Pipeline) checkInpaint(r *Request) error {
 	if p.Fills() && r.Inpaint == nil {
-		return errs.Requestf("this model fills the masked part of an image and needs both (gomflux inpaint --image --mask)")
+		return errs.Requestf("this model fills the masked part of an image and needs both an image and a mask (as in gomflux inpaint)")
 	}
 	if r.Inpaint != nil {
 		if err := r.Inpaint.Check(r.Width, r.Height); err != nil {

@@ -163,8 +163,8 @@ func (p *Pipeline) checkGuidanceInterval(r *Request) error {
 			"(leave it out)", part, r.Guidance)
 	}
 	if first, end := part.Steps(r.Steps); max(first, r.firstStep()) >= end {
-		return errs.Requestf("guidance interval %s: contains none of the %d steps that run (leave it out, or set --guidance "+
-			"to a scale that disables it)", part, r.Steps-r.firstStep())
+		return errs.Requestf("guidance interval %s: contains none of the %d steps that run (leave it out, or choose a "+
+			"guidance scale that disables it)", part, r.Steps-r.firstStep())
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (r *Request) checkStepCache() error {
 		return errs.Requestf("step cache %q: %w", r.StepCache, err)
 	}
 	if steps := r.Steps - r.firstStep(); steps < stepcache.MinSteps {
-		return errs.Requestf("step cache %s: needs at least %d steps, and %d run (leave it out, or raise --steps)", r.StepCache,
+		return errs.Requestf("step cache %s: needs at least %d steps, and %d run (leave it out, or ask for more steps)", r.StepCache,
 			stepcache.MinSteps, max(0, steps))
 	}
 	return nil
@@ -224,23 +224,18 @@ func (r *Request) checkImage() error {
 }
 
 // SizeFor completes the size of an image that is generated from another one: that image's own size,
-// rounded down to a multiple, and at most four times the area of the model's default size.
+// rounded down to a multiple, and at most four times the area of the model's default size, in which a
+// prompt of one token fits.
 func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
-	m := p.Multiple()
-	fit := func(v float64) int { return max(1, int(v+1e-9)/m) * m }
-	w, h := float64(max(1, size.X)), float64(max(1, size.Y)) // Check refuses an empty one
-	switch {
-	case height > 0 && width > 0:
-	case height > 0:
-		width = fit(float64(height) * w / h)
-	case width > 0:
-		height = fit(float64(width) * h / w)
-	default:
-		limit := 4 * float64(p.Defaults.Height) * float64(p.Defaults.Width)
-		scale := min(1, math.Sqrt(limit/(w*h)))
-		height, width = fit(h*scale), fit(w*scale)
+	area := 4 * p.Defaults.Height * p.Defaults.Width
+	for {
+		h, w := family.SizeWithin(size, height, width, p.Multiple(), area)
+		lh, lw := p.latentSize(h, w)
+		if height > 0 || width > 0 || area < p.Multiple()*p.Multiple() || p.family.Fits(lh, lw, 1) == nil {
+			return h, w
+		}
+		area = area * 9 / 10
 	}
-	return height, width
 }
 
 // EditSize returns the size of an edit of reference images for a request without a size. For images

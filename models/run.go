@@ -118,7 +118,7 @@ func (r *Run) tokenizePrompts() error {
 				continue
 			}
 			if err := r.family.Fits(h, w, tokens.Count); err != nil {
-				return errs.Request(err)
+				return errs.Requestf("an image of %dx%d is too large for this model: %w", r.Width, r.Height, err)
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func (r *Run) checkLength(t *family.PromptEncoding, label string, n int) error {
 			label, n, t.Encoder, limit)
 	}
 	return errs.Requestf("%s has %d tokens, including the model's template, and the limit is %d "+
-		"(shorten it, or raise --max-sequence-length)", label, n, limit)
+		"(shorten it, or raise the max sequence length)", label, n, limit)
 }
 
 // A Cut is the end of a prompt that a text encoder does not see, because there are more tokens than

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/inpaint"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/native"
 )
@@ -52,16 +52,14 @@ func (k *keeper) Submit(ctx context.Context, r engine.Request) (*engine.Job, err
 	return j, err
 }
 
-// checkRequest refuses images that are too large, and LoRAs that are files.
+// checkRequest refuses what exceeds the limits, and LoRAs that are files.
 func (s *Server) checkRequest(r *engine.Request) error {
-	height, width := r.Options.Height, r.Options.Width
-	if img := r.Options.Image; img != nil && height == 0 && width == 0 {
-		size := inpaint.Border(r.Options.Inpaint.Expand).Size(img.Bounds().Size())
-		height, width = size.Y, size.X
+	info, err := s.Engine.Model(r.Model)
+	if err != nil {
+		return err
 	}
-	if height > s.MaxPixels || width > s.MaxPixels || height > 0 && width > 0 && height*width > s.MaxPixels {
-		return errs.Requestf("size %dx%d: this server generates images of up to %d pixels (gomflux serve --max-pixels)",
-			width, height, s.MaxPixels)
+	if err := (api.Limits{Pixels: s.MaxPixels, Steps: s.MaxSteps}).Check(r, info); err != nil {
+		return err
 	}
 	for _, l := range r.LoRAs {
 		if err := checkLoRA(l.Path); err != nil {
@@ -80,7 +78,7 @@ func checkLoRA(name string) error {
 		return errs.Request(fmt.Errorf("LoRA %.200q: expected owner/name[@revision][:file] of the Hugging Face cache", name))
 	}
 	if _, err := os.Lstat(name); err == nil {
-		return errs.Request(fmt.Errorf("LoRA %.200q: files cannot be named in requests (expected owner/name[@revision][:file])", name))
+		return errs.Request(fmt.Errorf("LoRA %.200q: expected owner/name[@revision][:file] of the Hugging Face cache, found a path", name))
 	}
 	return nil
 }

@@ -197,3 +197,115 @@ func TestCertificate(t *testing.T) {
 		}
 	}
 }
+
+// TestWaiting: connections without a request make room for others, those of the address that has most of
+// them first. Connections with a request are not touched.
+func TestWaiting(t *testing.T) {
+	s, _, _ := newTest(t, nil)
+	asked, release := make(chan struct{}), make(chan struct{})
+	s.mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-release
+		io.WriteString(w, "done")
+	})
+	s.most, s.timing.spare = 20, 100*time.Millisecond
+	address, stop := start(t, s)
+	busy := make(chan string, 1)
+	go func() {
+		resp, err := http.Get("http://" + address + "/slow")
+		if err != nil {
+			busy <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		busy <- string(text)
+	}()
+	<-asked
+	var idle []net.Conn
+	for i := range 3 * s.most {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i%2 == 0 {
+			io.WriteString(c, "GET /healthz HTTP/1.1\r\n") // without the end
+		}
+		idle = append(idle, c)
+	}
+	client := &http.Client{Timeout: 5 * time.Second} // half of usualTiming.header
+	resp, err := client.Get("http://" + address + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	idle[0].SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := idle[0].Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+		t.Errorf("the oldest connection is open: %v", err)
+	}
+	newest := idle[len(idle)-1]
+	newest.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	if _, err := newest.Read(make([]byte, 1)); !os.IsTimeout(err) {
+		t.Errorf("the newest connection: %v", err)
+	}
+	close(release)
+	if text := <-busy; text != "done" {
+		t.Errorf("the request of a connection: %s", text)
+	}
+	for _, c := range idle {
+		c.Close()
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A connFrom is a connection from an address.
+type connFrom struct {
+	net.Conn
+	from   string
+	closed chan string
+}
+
+func (c *connFrom) RemoteAddr() net.Addr { return pipeAddr(c.from) }
+func (c *connFrom) Close() error         { c.closed <- c.from; return nil }
+
+type pipeAddr string
+
+func (a pipeAddr) Network() string { return "tcp" }
+func (a pipeAddr) String() string  { return string(a) }
+
+func TestMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var v waiting
+		closed := make(chan string, 10)
+		conns := map[string]*connFrom{}
+		for _, from := range []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.2:2", "192.0.2.2:3", "192.0.2.3:1"} {
+			conns[from] = &connFrom{from: from, closed: closed}
+			v.changed(conns[from], http.StateNew)
+			time.Sleep(time.Second)
+		}
+		expect := func(patience time.Duration, want string) {
+			t.Helper()
+			v.makeRoom(patience)
+			synctest.Wait()
+			got := ""
+			if len(closed) > 0 {
+				got = <-closed
+			}
+			if got != want {
+				t.Errorf("closed %q, expected %q", got, want)
+			}
+		}
+		v.leave(conns["192.0.2.2:1"]) // has a request
+		expect(10*time.Second, "")
+		expect(time.Second, "192.0.2.2:2")
+		v.changed(conns["192.0.2.2:1"], http.StateIdle)
+		expect(time.Second, "192.0.2.2:3")
+		v.changed(conns["192.0.2.1:1"], http.StateClosed)
+		v.changed(conns["192.0.2.3:1"], http.StateClosed)
+		expect(time.Second, "")
+		expect(0, "192.0.2.2:1")
+	})
+}

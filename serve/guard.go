@@ -22,6 +22,7 @@ func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.handle) }
 // handle checks a request, and hands it to the handler of its path.
 func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 	began := time.Now()
+	s.waiting.leave(connOf(r))
 	w := &response{
 		ResponseWriter: writer, control: http.NewResponseController(writer), patient: s.timing.write,
 		unread: r.Body != nil && r.Body != http.NoBody,
@@ -61,6 +62,9 @@ func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 		client = name
 		request = r.WithContext(engine.WithClient(r.Context(), name))
 	} else if !isPublic(r) {
+		if _, given := givenToken(r); given {
+			s.slowDown(r)
+		}
 		s.unauthorized(w, r)
 		return
 	}
@@ -90,8 +94,8 @@ func setHeaders(h http.Header, id string) {
 // checkAddress refuses requests for other hosts, and from the pages of others.
 func (s *Server) checkAddress(w http.ResponseWriter, r *http.Request) bool {
 	if !s.isOwnHost(r.Host) {
-		const hint = "this server does not answer for the host %.100q (gomflux serve --allowed-host)"
-		s.refuse(w, r, http.StatusForbidden, fmt.Sprintf(hint, r.Host))
+		const hint = "this server does not answer for the host %.100q (it must be started with gomflux serve --allowed-host %.100s)"
+		s.refuse(w, r, http.StatusForbidden, fmt.Sprintf(hint, r.Host, bareHost(r.Host)))
 		return false
 	}
 	if s.origins.Check(r) != nil {
@@ -101,17 +105,21 @@ func (s *Server) checkAddress(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// isOwnHost reports whether a Host header may name this server. Otherwise a page of another site
-// could reach it under a name that it lets point to this machine (DNS rebinding).
-func (s *Server) isOwnHost(host string) bool {
+// bareHost returns the name in a Host header, without its port, "" if that is no number.
+func bareHost(host string) string {
 	if name, port, err := net.SplitHostPort(host); err == nil {
 		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-			return false
+			return ""
 		}
 		host = name
 	}
-	host = strings.TrimSuffix(strings.TrimPrefix(strings.ToLower(strings.TrimSuffix(host, ".")), "["), "]")
-	if host == "" {
+	return strings.TrimSuffix(strings.TrimPrefix(strings.ToLower(strings.TrimSuffix(host, ".")), "["), "]")
+}
+
+// isOwnHost reports whether a Host header may name this server. Otherwise a page of another site
+// could reach it under a name that it lets point to this machine (DNS rebinding).
+func (s *Server) isOwnHost(host string) bool {
+	if host = bareHost(host); host == "" {
 		return false
 	}
 	if IsLoopback(host) || s.hosts[host] {

@@ -89,7 +89,7 @@ func (s *Server) openBody(w http.ResponseWriter, r *http.Request) (b *body, stat
 }
 
 func tooLarge(largest int64) error {
-	return fmt.Errorf("the request is larger than %s (gomflux serve --max-body)", units.Bytes(largest))
+	return fmt.Errorf("the request is larger than the %s that this server reads", units.Bytes(largest))
 }
 
 // Read reads as [io.Reader] does. A client that sends less than timing.rate is cut off. At the end there is

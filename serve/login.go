@@ -44,6 +44,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	}
 	name, ok := s.nameOf(r.PostForm.Get("token"))
 	if !ok {
+		s.slowDown(r)
 		s.writeLogin(w, r, http.StatusUnauthorized, "The token is wrong.")
 		return
 	}
@@ -51,8 +52,13 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-// logout removes the cookie.
+// logout ends the session, and removes its cookie.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
+	if ended, ok := s.sessionOf(r); ok {
+		if err := s.revoked.add(ended); err != nil {
+			s.Log.Warn("a session that has ended comes back when the server is started again", "error", err.Error())
+		}
+	}
 	gone := s.newCookie("", s.encrypted())
 	gone.Value, gone.MaxAge = "", -1
 	http.SetCookie(w, gone)

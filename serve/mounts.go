@@ -26,6 +26,6 @@ func (s *Server) mountAPIs() {
 	s.mux.Handle("/v1/", openai.New(kept, openai.Config{
 		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
 		LoRAs:   s.LoRAs,
-		MaxBody: s.MaxBody, MaxPixels: int64(s.MaxPixels), BaseURL: s.BaseURL,
+		MaxBody: s.MaxBody, BaseURL: s.BaseURL,
 	}))
 }

@@ -55,6 +55,9 @@ func (s *Server) trust() {
 	}
 }
 
+// exposed are the headers of answers that pages of allowed origins can read.
+const exposed = "Content-Disposition, Location, Retry-After, X-Gomflux-Model, X-Gomflux-Warning, X-Request-Id, X-Should-Retry"
+
 // allowReading lets the page of an allowed origin read the answer. It reports whether the request
 // only asks for permission, and was answered.
 func (s *Server) allowReading(w http.ResponseWriter, r *http.Request) (answered bool) {
@@ -68,7 +71,7 @@ func (s *Server) allowReading(w http.ResponseWriter, r *http.Request) (answered 
 		return false
 	}
 	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Expose-Headers", "Content-Disposition, Location, Retry-After, X-Gomflux-Warning, X-Request-Id")
+	h.Set("Access-Control-Expose-Headers", exposed)
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 		return false
 	}

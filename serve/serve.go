@@ -35,10 +35,14 @@ type Config struct {
 	AllowedOrigins []string
 	// Tokens are those of the clients; without any, nobody needs one.
 	Tokens []Token
+	// Sessions is the file that has the sessions of the login page that people have ended, "" for none.
+	Sessions string
 	// MaxBody is the largest size of a request's body, in bytes.
 	MaxBody int64
 	// MaxPixels is the largest number of pixels of an image that is generated.
 	MaxPixels int
+	// MaxSteps is the largest number of steps of an image, 0 for [api.DefaultSteps].
+	MaxSteps int
 	// Gallery stores images, unless it is nil.
 	Gallery *gallery.Gallery
 	// Pulls downloads models, unless it is nil.
@@ -67,6 +71,9 @@ type Server struct {
 	timing   timing
 	bodies   *budget
 	most     int // connections
+	waiting  waiting
+	wrong    wrongTokens
+	revoked  revoked
 	answered counters
 	started  time.Time
 	closing  atomic.Bool
@@ -76,6 +83,8 @@ type Server struct {
 // timing is how long the server waits for clients.
 type timing struct {
 	header, idle time.Duration
+	// spare is how long a connection has no request before it is closed when another one needs its place.
+	spare time.Duration
 	// body is how long a body may take, and a second more for each rate bytes.
 	body time.Duration
 	rate int64
@@ -88,12 +97,12 @@ type timing struct {
 }
 
 var usualTiming = timing{
-	header: 10 * time.Second, idle: 2 * time.Minute, body: 20 * time.Second, rate: 32 << 10, room: 30 * time.Second,
+	header: 10 * time.Second, idle: 2 * time.Minute, spare: time.Second, body: 20 * time.Second, rate: 32 << 10, room: 30 * time.Second,
 	write: 30 * time.Second, answers: 10 * time.Second,
 }
 
 // bodiesAtOnce is how many bodies of the largest size are read at once. Others wait.
-const bodiesAtOnce = 8
+const bodiesAtOnce = 4
 
 // New returns a server.
 func New(c Config) *Server {
@@ -110,6 +119,10 @@ func New(c Config) *Server {
 	}
 	for _, name := range append([]string{host}, c.Hosts...) {
 		s.hosts[strings.ToLower(strings.TrimSuffix(name, "."))] = true
+	}
+	s.revoked.file = c.Sessions
+	if err := s.revoked.read(); err != nil {
+		s.Log.Warn("reading which sessions have ended", "error", err.Error())
 	}
 	s.trust()
 	s.mountOwn()
@@ -128,9 +141,12 @@ func IsLoopback(host string) bool {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler: s.Handler(), ReadHeaderTimeout: s.timing.header, IdleTimeout: s.timing.idle, MaxHeaderBytes: 64 << 10,
+		ConnContext: withConn, ConnState: s.waiting.changed,
 		TLSConfig: s.TLS, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
-	l = limit(l, s.most)
+	places := limit(l, s.most)
+	places.full = func() { s.waiting.makeRoom(s.timing.spare) }
+	l = places
 	failed := make(chan error, 1)
 	go func() {
 		if s.TLS != nil {

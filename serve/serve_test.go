@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,12 +17,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -52,7 +55,7 @@ func (*fakeModel) Preview(context.Context, gomflux.Latents) (*image.RGBA, error)
 	return image.NewRGBA(image.Rect(0, 0, 1, 1)), nil
 }
 func (*fakeModel) Defaults() gomflux.Defaults {
-	return gomflux.Defaults{Steps: 1, Height: 8, Width: 8}
+	return gomflux.Defaults{Steps: 20, Guidance: 4, Height: 8, Width: 8} // not distilled
 }
 func (*fakeModel) Multiple() int { return 8 }
 func (*fakeModel) Class() string { return "Fake" }
@@ -263,13 +266,14 @@ func TestLogin(t *testing.T) {
 	parts := strings.Split(c.Value, ".")
 	for value, want := range map[string]string{
 		c.Value: "bob", c.Value + "0": "401", "ann" + c.Value[3:]: "401", "x": "401", "..": "401",
-		parts[0] + ".9999999999." + parts[2]: "401", "eve." + parts[1] + ".": "401",
+		parts[0] + ".9999999999." + parts[2] + "." + parts[3]: "401", "eve." + parts[1] + "." + parts[2] + ".": "401",
+		parts[0] + "." + parts[1] + "." + strings.Repeat("0", 32) + "." + parts[3]: "401",
 	} {
 		if got := with(value); got != want {
 			t.Errorf("cookie %s: %s, expected %s", value, got, want)
 		}
 	}
-	if old := "bob.1000."; with(old+s.mac("bob", "bob.1000")) != "401" {
+	if old := "bob.1000.0"; with(old+"."+s.mac("bob", old)) != "401" {
 		t.Error("an expired cookie is valid")
 	}
 	s.Tokens = s.Tokens[:1]
@@ -389,6 +393,11 @@ func TestAllowedOrigins(t *testing.T) {
 	if w.Code != 204 || allowed != "https://chat.example authorization,x-stainless-lang" || h.Get("Vary") != "Origin" ||
 		!strings.Contains(h.Get("Access-Control-Allow-Methods"), "POST") {
 		t.Errorf("status %d, header %v", w.Code, h)
+	}
+	for name := range map[string]int{"X-Gomflux-Model": 0, "X-Gomflux-Warning": 0, "X-Request-Id": 0} {
+		if !slices.Contains(strings.Split(h.Get("Access-Control-Expose-Headers"), ", "), name) {
+			t.Errorf("%s is not exposed", name)
+		}
 	}
 	for _, w := range []*httptest.ResponseRecorder{ask("https://evil.example", "POST"), ask("https://chat.example", "")} {
 		if w.Code != 401 || w.Header().Get("Access-Control-Allow-Methods") != "" {
@@ -666,7 +675,10 @@ func TestRequests(t *testing.T) {
 		{gomflux.Options{Height: 64, Width: 72}, "", false},
 		{gomflux.Options{Height: 1 << 40, Width: 1 << 40}, "", false}, // whose product is 0
 		{gomflux.Options{Height: 1 << 20}, "", false},
-		{gomflux.Options{Image: image.NewRGBA(image.Rect(0, 0, 64, 65))}, "", false},
+		{gomflux.Options{Image: image.NewRGBA(image.Rect(0, 0, 64, 65))}, "", true}, // is scaled down
+		{gomflux.Options{Image: image.NewRGBA(image.Rect(0, 0, 64, 65)), Height: 72}, "", false},
+		{gomflux.Options{Steps: 1000}, "", true},
+		{gomflux.Options{Steps: 1001}, "", false},
 		{gomflux.Options{Image: image.NewRGBA(image.Rect(0, 0, 64, 65)), Height: 64, Width: 64}, "", true},
 		{gomflux.Options{}, "me/ink", true},
 		{gomflux.Options{}, "me/ink@main:sub/ink.safetensors", true},
@@ -692,6 +704,72 @@ func TestRequests(t *testing.T) {
 		}
 		if err == nil {
 			j.Wait(t.Context())
+		}
+	}
+}
+
+// TestAPIsAlike: all APIs have the same limits, tell of images that were scaled down, and do not speak of flags
+// and files.
+func TestAPIsAlike(t *testing.T) {
+	s, _, m := newTest(t, func(c *Config) { c.MaxBody, c.MaxPixels = 1<<20, 1<<14 })
+	close(m.release)
+	var b bytes.Buffer
+	if err := picture.Encode(&b, picture.PNG, image.NewRGBA(image.Rect(0, 0, 200, 150)), nil); err != nil {
+		t.Fatal(err)
+	}
+	file := base64.StdEncoding.EncodeToString(b.Bytes())
+	apis := map[string]func(width, height, steps int, image bool) (path, body string){
+		"native": func(width, height, steps int, image bool) (string, string) {
+			body := fmt.Sprintf(`{"prompt":"x","width":%d,"height":%d,"steps":%d`, width, height, steps)
+			if image {
+				body += `,"image":{"data":"` + file + `"},"image_strength":0.5`
+			}
+			return "/api/v1/jobs", body + "}"
+		},
+		"OpenAI": func(width, height, steps int, image bool) (string, string) {
+			body, path := fmt.Sprintf(`{"prompt":"x","steps":%d`, steps), "/v1/images/generations"
+			if width > 0 {
+				body += fmt.Sprintf(`,"size":"%dx%d"`, width, height)
+			}
+			if image {
+				body, path = body+`,"strength":0.5,"image":"data:image/png;base64,`+file+`"`, "/v1/images/edits"
+			}
+			return path, body + "}"
+		},
+		"AUTOMATIC1111": func(width, height, steps int, image bool) (string, string) {
+			body, path := fmt.Sprintf(`{"prompt":"x","steps":%d`, steps), "/sdapi/v1/txt2img"
+			if width > 0 {
+				body += fmt.Sprintf(`,"width":%d,"height":%d`, width, height)
+			}
+			if image {
+				body, path = body+`,"init_images":["`+file+`"]`, "/sdapi/v1/img2img"
+			}
+			return path, body + "}"
+		},
+	}
+	private := regexp.MustCompile(`--[a-z]|gomflux serve|axes_lens|\bfiles?\b`)
+	for name, api := range apis {
+		for _, test := range []struct {
+			width, height, steps int
+			image                bool
+			want                 string // in the answer
+			refused              bool
+		}{
+			{128, 128, 4, false, "", false},
+			{256, 128, 4, false, "size 256x128: expected at most 16384 pixels (try 128x64)", true},
+			{0, 0, 1001, false, "steps 1001: expected at most 1000", true},
+			{0, 0, 4, true, "the image of 200x150 was scaled down", false},
+			{256, 128, 4, true, "size 256x128", true},
+		} {
+			path, body := api(test.width, test.height, test.steps, test.image)
+			w := ask(s, "POST", path, strings.NewReader(body), "Content-Type", "application/json")
+			text := w.Body.String() + fmt.Sprint(w.Header()["X-Gomflux-Warning"])
+			if (w.Code == 400) != test.refused || !test.refused && w.Code >= 300 || !strings.Contains(text, test.want) {
+				t.Errorf("%s %+v: %d %.300s", name, test, w.Code, text)
+			}
+			if test.refused && private.MatchString(text) {
+				t.Errorf("%s %+v: %s", name, test, text)
+			}
 		}
 	}
 }

@@ -3,10 +3,8 @@ package serve
 import (
 	"bufio"
 	"bytes"
-	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
@@ -14,8 +12,8 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gomflux/gomflux/internal/oserr"
@@ -114,10 +112,8 @@ func (s *Server) clientOf(r *http.Request) (name string, ok bool) {
 	if secret, given := givenToken(r); given {
 		return s.nameOf(secret)
 	}
-	if c, err := r.Cookie(cookieName); err == nil {
-		return s.cookieClient(c.Value)
-	}
-	return "", false
+	found, ok := s.sessionOf(r)
+	return found.client, ok
 }
 
 // givenToken returns the token of an Authorization header.
@@ -159,43 +155,60 @@ func addressOf(r *http.Request) string {
 	return host
 }
 
+// A wrongToken is when an address sent wrong tokens.
+type wrongToken struct {
+	times int
+	last  time.Time
+}
+
 const (
-	cookieName = "gomflux_login"
-	loggedIn   = 30 * 24 * time.Hour
+	typos      = 5 // wrong tokens of an address that are answered at once
+	firstDelay = 250 * time.Millisecond
+	lastDelay  = 4 * time.Second
+	forgiven   = 10 * time.Minute // after which the wrong tokens of an address are forgotten
+	addresses  = 10_000           // that are remembered
 )
 
-// newCookie returns a cookie that stands for a token until it expires: name.expiry.mac. It has no
-// trace of the token, and ends with it.
-func (s *Server) newCookie(name string, secure bool) *http.Cookie {
-	expires := time.Now().Add(loggedIn)
-	text := name + "." + strconv.FormatInt(expires.Unix(), 10)
-	return &http.Cookie{
-		Name: cookieName, Value: text + "." + s.mac(name, text), Path: "/", Expires: expires,
-		HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode,
-	}
+// wrongTokens slows down addresses that send one wrong token after the other. Right ones are not delayed.
+type wrongTokens struct {
+	mu  sync.Mutex
+	all map[string]wrongToken // by address
 }
 
-// mac returns the code that only the token of a name yields for a text, "" for unknown names.
-func (s *Server) mac(name, text string) string {
-	for _, t := range s.Tokens {
-		if t.Name == name {
-			h := hmac.New(sha256.New, []byte(t.Secret))
-			fmt.Fprintf(h, "gomflux login cookie, version 1: %s", text)
-			return hex.EncodeToString(h.Sum(nil))
+// delay returns how long the answer to another wrong token of an address is held back.
+func (w *wrongTokens) delay(address string, now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.all) >= addresses || w.all == nil {
+		old := w.all
+		w.all = map[string]wrongToken{}
+		for other, v := range old {
+			if now.Sub(v.last) < forgiven && len(w.all) < addresses/2 {
+				w.all[other] = v
+			}
 		}
 	}
-	return ""
+	v := w.all[address]
+	if now.Sub(v.last) >= forgiven {
+		v.times = 0
+	}
+	v.times++
+	v.last = now
+	w.all[address] = v
+	if v.times <= typos {
+		return 0
+	}
+	return min(lastDelay, firstDelay<<min(10, v.times-typos-1))
 }
 
-func (s *Server) cookieClient(value string) (name string, ok bool) {
-	parts := strings.Split(value, ".")
-	if len(parts) != 3 {
-		return "", false
+// slowDown waits before a wrong token of a request is answered.
+func (s *Server) slowDown(r *http.Request) {
+	if c := connOf(r); c != nil {
+		s.waiting.add(c)
+		defer s.waiting.leave(c)
 	}
-	want := s.mac(parts[0], parts[0]+"."+parts[1])
-	seconds, err := strconv.ParseInt(parts[1], 10, 64)
-	if err != nil || want == "" || subtle.ConstantTimeCompare([]byte(want), []byte(parts[2])) != 1 {
-		return "", false
+	select {
+	case <-time.After(s.wrong.delay(networkOf(r.RemoteAddr), time.Now())):
+	case <-r.Context().Done():
 	}
-	return parts[0], time.Now().Before(time.Unix(seconds, 0))
 }

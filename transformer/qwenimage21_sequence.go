@@ -85,7 +85,7 @@ func (m *QwenImage21) Sequence(height, width int, slots []bool, references ...[2
 // Fits returns an error if latents of height×width or a prompt of so many tokens are too large.
 func (m *QwenImage21) Fits(height, width, tokens int) error {
 	if tokens >= qwenImage21Positions || max(height, width) > qwenImage21MaxSide {
-		return fmt.Errorf("too large for this model: latents of %d×%d and %d tokens, at most %d on a side and %d",
+		return fmt.Errorf("latents of %d×%d and a prompt of %d tokens, expected at most %d on a side and %d tokens",
 			height, width, tokens, qwenImage21MaxSide, qwenImage21Positions-1)
 	}
 	return nil

@@ -172,8 +172,8 @@ func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 func (m *ZImage) Fits(height, width, caption int) error {
 	size := m.Config.AllPatchSize[0]
 	for axis, need := range []int{padTo(caption, zimageSeqMultiple) + 2, height / size, width / size} {
-		if need > m.Config.AxesLens[axis] {
-			return fmt.Errorf("too large for this model: %d positions on axis %d of its axes_lens %v", need, axis, m.Config.AxesLens)
+		if most := m.Config.AxesLens[axis]; need > most {
+			return fmt.Errorf("the %s has %d positions, expected at most %d", []string{"prompt", "height", "width"}[axis], need, most)
 		}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -193,7 +194,7 @@ func TestServedModels(t *testing.T) {
 	cache := t.TempDir()
 	args := []string{"--no-gallery", "--device", "cpu", "--pull"}
 	var all []expectedModel
-	classes := map[string]bool{}
+	classes, folders := map[string]bool{}, 0
 	for _, name := range slices.Sorted(maps.Keys(smallModels)) {
 		small := smallModels[name]
 		folder := modeltest.Folder(t, small.golden)
@@ -206,7 +207,11 @@ func TestServedModels(t *testing.T) {
 		}
 		hubtest.Cache(t, cache, preset.Repo, folder)
 		args = append(args, "--model", folder, "--model", preset.Repo)
-		all = append(all, expectedModel{name: folder, defaults: own, declared: d},
+		listed := filepath.Base(folder) // all folders have the same name
+		if folders++; folders > 1 {
+			listed += "-" + strconv.Itoa(folders)
+		}
+		all = append(all, expectedModel{name: listed, defaults: own, declared: d},
 			expectedModel{name: name, defaults: preset.Defaults, declared: d},
 			expectedModel{name: preset.Repo, defaults: preset.Defaults, declared: d})
 		for _, owner := range slices.Sorted(maps.Keys(servedStates)) {

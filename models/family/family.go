@@ -132,7 +132,8 @@ type Defaults struct {
 const anyNumber = math.MaxInt
 
 // A Pipeline has what is specific to a pipeline class and depends on the configs of a model, which
-// [Class.Configure] has read. Its methods run on the MLX thread, except Defaults and those of Editor.
+// [Class.Configure] has read. Its methods run on the MLX thread, except Defaults, Multiple, Fits and those
+// of Editor.
 type Pipeline interface {
 	Defaults() Defaults
 	// PromptEncodings returns the text encoders that a prompt goes through, with the reference

@@ -57,7 +57,7 @@ func (f *flux1Kontext) Defaults() Defaults { return kontextDefaults }
 func (f *flux1Kontext) CheckReferences(n int) error {
 	switch {
 	case n == 0:
-		return errors.New("this model needs an image to edit (gomflux edit --image; FLUX.1-dev generates from a prompt alone)")
+		return errors.New("this model edits images and needs one (as in gomflux edit; FLUX.1-dev generates from a prompt alone)")
 	case n > 1:
 		return tooManyReferences(n)
 	}

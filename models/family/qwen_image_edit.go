@@ -60,7 +60,7 @@ func (q *qwenEdit) configure(l *Configs) (Pipeline, Networks) {
 func (q *qwenEdit) CheckReferences(n int) error {
 	switch {
 	case n == 0:
-		return errors.New("this model edits images and needs at least one (gomflux edit --image; Qwen-Image generates " +
+		return errors.New("this model edits images and needs at least one (as in gomflux edit; Qwen-Image generates " +
 			"images from a prompt alone)")
 	case n > 1 && !q.plus:
 		return fmt.Errorf("%d images: this model takes one (Qwen-Image-Edit-2509 and later versions take several)", n)

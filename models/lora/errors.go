@@ -42,7 +42,7 @@ func (e *UnmatchedError) Error() string {
 		fmt.Fprintf(&b, "not supported: it has tensors of %s (%d of %d)", e.Format, n, e.Tensors)
 	case e.NotLoRA:
 		fmt.Fprintf(&b, "not a LoRA: expected tensors such as X.lora_A.weight or X.lokr_w1, found %d with other names "+
-			"(pass a model with --model)", e.Tensors)
+			"(a whole model is not one)", e.Tensors)
 	case n == e.Tensors:
 		fmt.Fprintf(&b, "does not fit %s: none of its %d tensors matches a layer", model, n)
 	case n == 1:

@@ -33,6 +33,8 @@ type Request struct {
 	// Previews is how many previews of each image the client wants, spread over its steps; -1 is
 	// one after each step.
 	Previews int
+	// Warnings are what the client is told about the request.
+	Warnings []string
 }
 
 // Sources are the files of a request's images, which have the same names in its Options.
@@ -79,6 +81,8 @@ type Status struct {
 	// Left is the time until it ends, as earlier jobs suggest, 0 if there were none.
 	Left time.Duration
 	Err  error // of a job that failed
+	// Warnings are those of the Request.
+	Warnings []string
 }
 
 // A Kind is the kind of an event.
@@ -145,7 +149,10 @@ type Model interface {
 
 // ModelInfo describes a model that can be named in a request.
 type ModelInfo struct {
-	Name     string
+	Name string
+	// Path is the path by which the model was given to the server, if it was. Requests can name the model
+	// by it too.
+	Path     string
 	Repo     string // of a published model
 	Revision string
 	Default  bool   // the model of requests that name none
@@ -156,11 +163,16 @@ type ModelInfo struct {
 	HasAlpha bool   // generates transparent images, and sees the transparency of input images
 	Licence  family.Licence
 	Defaults gomflux.Defaults
+	// SizeMultiple is what the sides of images are multiples of, 0 if that is unknown.
+	SizeMultiple int
 	// GuidanceUnit is how the guidance scale of Defaults counts.
 	GuidanceUnit picture.GuidanceUnit
 	TrueCFG      bool      // takes [gomflux.Options].TrueCFGScale
 	Created      time.Time // of its files
 }
+
+// Is reports whether a name is that of the model.
+func (m *ModelInfo) Is(name string) bool { return name != "" && (name == m.Name || name == m.Path) }
 
 // A Config configures an engine.
 type Config struct {

@@ -78,7 +78,7 @@ func New(c Config) *Engine {
 	}
 	e := &Engine{
 		c: c, wake: make(chan struct{}, 1), stopped: make(chan struct{}), jobs: map[string]*Job{},
-		speeds: speeds{image: map[string]*average{}, load: map[string]*average{}},
+		speeds: speeds{image: map[string]map[int]*speed{}, load: map[string]*average{}},
 		stats:  Stats{Jobs: map[State]int64{}, Seconds: map[gomflux.Phase]float64{}},
 	}
 	go e.loop()
@@ -103,7 +103,7 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	info, err := e.find(r.Model)
+	info, err := e.Model(r.Model)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (e *Engine) room(client string) error {
 // retry estimates when a client with some waiting jobs can add one. A client that has some gets no
 // place before the next of them starts: until then others who come may take those that become free.
 func (e *Engine) retry(client string, own, free int) time.Duration {
-	if e.running == nil || e.speeds.images(e.running.model, e.running.work) == 0 {
+	if e.running == nil || e.running.left() == 0 {
 		return anyRetry
 	}
 	after := e.running.left()
@@ -207,10 +207,10 @@ func (e *Engine) retry(client string, own, free int) time.Duration {
 	return min(max(after, minRetry), maxRetry)
 }
 
-// find returns the model with a name, or the default one if the name is empty.
-func (e *Engine) find(name string) (ModelInfo, error) {
+// Model returns the model with a name, or the default one if the name is empty.
+func (e *Engine) Model(name string) (ModelInfo, error) {
 	all := e.c.Models()
-	i := slices.IndexFunc(all, func(m ModelInfo) bool { return m.Name == name || name == "" && m.Default })
+	i := slices.IndexFunc(all, func(m ModelInfo) bool { return m.Is(name) || name == "" && m.Default })
 	switch {
 	case i < 0 && name == "":
 		return ModelInfo{}, errs.Requestf("no model is named, and there is no default model")
@@ -366,7 +366,7 @@ func (e *Engine) plan() []planned {
 			p.loading = e.speeds.loading(w.job.model)
 		}
 		all = append(all, p)
-		start += p.loading + e.speeds.images(w.job.model, w.job.work*float64(w.job.images))
+		start += p.loading + e.speeds.images(w.job.model, w.job.work, w.job.images)
 	}
 	return all
 }

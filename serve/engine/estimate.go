@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"cmp"
+	"math"
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/inpaint"
 )
 
@@ -24,63 +27,128 @@ func (a *average) add(v float64) {
 	a.value, a.known = v, true
 }
 
+// A speed is how long a model takes for images of about the same size.
+type speed struct {
+	step, rest average // seconds per pixel: of a step, and of all that is not steps
+}
+
 // speeds are moving averages of how long models take.
 type speeds struct {
-	image map[string]*average // seconds of an image per unit of work, by model; "" is any model
-	load  map[string]*average // seconds of loading, by model
+	image map[string]map[int]*speed // by model, "" being any model, and by classOf
+	load  map[string]*average       // seconds of loading, by model
 }
 
-// add adds a duration to the average of a model.
-func add(averages map[string]*average, name string, seconds float64) {
-	if averages[name] == nil {
-		averages[name] = &average{}
+// work is what an image asks for.
+type work struct{ pixels, steps float64 }
+
+// classOf returns the class of images of about the same size. How long a pixel takes depends on how many
+// there are.
+func classOf(pixels float64) int { return int(math.Round(2 * math.Log2(pixels))) }
+
+// took records that a model generated an image.
+func (s *speeds) took(name string, w work, r *gomflux.Result, d time.Duration) {
+	rest := min(d, r.EncodeTime+r.DecodeTime)
+	if r.StepsRun > 0 {
+		w.steps = float64(r.StepsRun)
 	}
-	averages[name].add(seconds)
+	for _, name := range []string{name, ""} {
+		if s.image[name] == nil {
+			s.image[name] = map[int]*speed{}
+		}
+		class := classOf(w.pixels)
+		if s.image[name][class] == nil {
+			s.image[name][class] = &speed{}
+		}
+		s.image[name][class].step.add((d - rest).Seconds() / w.pixels / w.steps)
+		s.image[name][class].rest.add(rest.Seconds() / w.pixels)
+	}
 }
 
-// took records that a model generated an image of some work.
-func (s *speeds) took(name string, work float64, d time.Duration) {
-	if work > 0 {
-		add(s.image, name, d.Seconds()/work)
-		add(s.image, "", d.Seconds()/work)
+// each estimates how long a model takes for a step of an image, and for what is not steps, by images of
+// the most similar size. It is 0 if nothing is known.
+func (s *speeds) each(name string, w work) (step, rest time.Duration) {
+	known := s.image[name]
+	if known == nil {
+		known = s.image[""]
 	}
+	var found *speed
+	nearest, class := math.MaxInt, classOf(w.pixels)
+	for other, v := range known {
+		if d := 2*max(other-class, class-other) + max(0, min(1, other-class)); d < nearest { // the smaller one of two
+			nearest, found = d, v
+		}
+	}
+	if found == nil {
+		return 0, 0
+	}
+	seconds := w.pixels * float64(time.Second)
+	return time.Duration(found.step.value * seconds), time.Duration(found.rest.value * seconds)
 }
 
-// images estimates how long a model takes for some work, 0 if nothing is known.
-func (s *speeds) images(name string, work float64) time.Duration {
-	a := s.image[name]
-	if a == nil {
-		a = s.image[""]
+// images estimates how long a model takes for n images, 0 if nothing is known.
+func (s *speeds) images(name string, w work, n int) time.Duration {
+	step, rest := s.each(name, w)
+	return (time.Duration(w.steps*float64(step)) + rest) * time.Duration(n)
+}
+
+// loaded records that a model was loaded.
+func (s *speeds) loaded(name string, d time.Duration) {
+	for _, name := range []string{name, ""} {
+		if s.load[name] == nil {
+			s.load[name] = &average{}
+		}
+		s.load[name].add(d.Seconds())
 	}
-	if a == nil {
-		return 0
-	}
-	return time.Duration(a.value * work * float64(time.Second))
 }
 
 // loading estimates how long it takes to load a model, 0 if nothing is known.
 func (s *speeds) loading(name string) time.Duration {
-	if a := s.load[name]; a != nil {
-		return time.Duration(a.value * float64(time.Second))
+	a := cmp.Or(s.load[name], s.load[""])
+	if a == nil {
+		return 0
 	}
-	return 0
+	return time.Duration(a.value * float64(time.Second))
 }
 
-// workOf returns the work of an image: its steps times its pixels.
-func workOf(o *gomflux.Options, d gomflux.Defaults) float64 {
-	height, width, steps := d.Height, d.Width, d.Steps
-	if o.Image != nil && !o.Inpaint.Crop {
-		size := inpaint.Border(o.Inpaint.Expand).Size(o.Image.Bounds().Size())
-		height, width = size.Y, size.X
+// workOf returns the work of an image.
+func workOf(o *gomflux.Options, d gomflux.Defaults) work {
+	height, width := cmp.Or(o.Height, d.Height), cmp.Or(o.Width, d.Width)
+	steps := float64(max(1, cmp.Or(o.Steps, d.Steps)))
+	if o.Image != nil {
+		steps = max(1, steps*(1-o.ImageStrength))
+		if size := inpaint.Border(o.Inpaint.Expand).Size(o.Image.Bounds().Size()); !o.Inpaint.Crop {
+			height, width = family.SizeWithin(size, o.Height, o.Width, 1, cmp.Or(4*d.Height*d.Width, size.X*size.Y))
+		}
 	}
-	if o.Height > 0 {
-		height = o.Height
+	return work{float64(max(height, 1)) * float64(max(width, 1)), steps}
+}
+
+// left estimates the time until the job ends. Engine.mu must be held.
+func (j *Job) left() time.Duration {
+	e := j.engine
+	own := e.speeds.images(j.model, j.work, j.images)
+	switch {
+	case j.state.Ended() || own == 0 && j.step == 0:
+		return 0
+	case j.state == Queued && e.running != nil:
+		return e.running.left() + j.before + own
+	case j.state == Queued:
+		return j.before + own
+	case j.state == Loading:
+		return own + j.loadingLeft()
 	}
-	if o.Width > 0 {
-		width = o.Width
+	now := e.now()
+	step, rest := e.speeds.each(j.model, j.work)
+	steps := time.Duration(j.work.steps)
+	left := max(0, step*steps+rest-now.Sub(j.imageStarted))
+	if j.step > 0 { // as fast as its own steps were
+		steps, step = time.Duration(j.steps), j.stepEnded.Sub(j.stepsBegan)/time.Duration(j.step)
+		left = max(0, step*(steps-time.Duration(j.step))+rest-now.Sub(j.stepEnded))
 	}
-	if o.Steps > 0 {
-		steps = o.Steps
-	}
-	return float64(max(steps, 1)) * float64(max(height, 1)) * float64(max(width, 1))
+	return left + (step*steps+rest)*time.Duration(j.images-j.image-1)
+}
+
+// loadingLeft estimates how long the job's model is still being loaded.
+func (j *Job) loadingLeft() time.Duration {
+	return max(0, cmp.Or(j.loadTime, j.engine.speeds.loading(j.model))-j.engine.now().Sub(j.started))
 }

@@ -25,7 +25,7 @@ type Job struct {
 	model    string // with its name in full
 	key      string // of the model with its LoRAs
 	images   int
-	work     float64 // of each image
+	work     work // of each image
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	done     chan struct{} // is closed when the job has ended
@@ -38,7 +38,9 @@ type Job struct {
 	before                  time.Duration // estimate of the jobs before it, without the running one
 	image, step, steps      int
 	imageStarted            time.Time
-	loadingShown            time.Time // when the last event about loading was published
+	stepsBegan, stepEnded   time.Time     // of the image: when its first step began, and its last one ended
+	loadTime                time.Duration // estimate of loading the model, once a part of it is loaded
+	loadingShown            time.Time     // when the last event about loading was published
 	created, started, ended time.Time
 	err                     error
 	pictures                []*Picture
@@ -62,6 +64,7 @@ func (j *Job) status() Status {
 	s := Status{
 		ID: j.id, Client: j.client, Model: j.model, State: j.state, Image: j.image, Images: j.images,
 		Step: j.step, Steps: j.steps, Created: j.created, Started: j.started, Ended: j.ended, Left: j.left(),
+		Warnings: j.request.Warnings,
 	}
 	if j.state == Queued {
 		s.Ahead = j.ahead
@@ -249,28 +252,6 @@ func (j *Job) Stored() {
 	e.jobs[j.id], e.list[at] = &bare, &bare
 	e.touched = e.now()
 	e.wakeUp()
-}
-
-// left estimates the time until the job ends.
-func (j *Job) left() time.Duration {
-	e := j.engine
-	own := e.speeds.images(j.model, j.work*float64(j.images))
-	switch {
-	case own == 0 || j.state.Ended():
-		return 0
-	case j.state == Queued && e.running != nil:
-		return e.running.left() + j.before + own
-	case j.state == Queued:
-		return j.before + own
-	case j.state == Loading:
-		return own + max(0, e.speeds.loading(j.model)-e.now().Sub(j.started))
-	}
-	each := own / time.Duration(j.images)
-	left := each - e.now().Sub(j.imageStarted)
-	if j.steps > 0 {
-		left = min(left, each*time.Duration(j.steps-j.step)/time.Duration(j.steps))
-	}
-	return max(0, left) + each*time.Duration(j.images-j.image-1)
 }
 
 // end ends a job whose run returned an error or nil. Engine.mu must be held.

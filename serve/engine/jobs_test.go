@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -244,9 +245,83 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// TestEstimatesBySize: images of another size do not change what is estimated for a size that is known, and a
+// model that was never loaded is estimated by the part of it that is loaded.
+func TestEstimatesBySize(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, e *Engine) {
+		made := func(side int, step time.Duration) (predicted time.Duration) {
+			t.Helper()
+			w.step = step
+			r := Request{Client: "A", Seeds: []uint64{1}, Options: gomflux.Options{Width: side, Height: side}}
+			j, err := e.Submit(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			predicted = j.Status().Left
+			j.Wait(t.Context())
+			synctest.Wait()
+			return predicted
+		}
+		made(64, time.Second)
+		if left := made(256, 160*time.Second); left != 64*time.Second { // 16 times the pixels, in fact more
+			t.Errorf("the first large image: %v", left)
+		}
+		if left := made(64, time.Second); left != 4*time.Second {
+			t.Errorf("a small image after a large one: %v, expected 4 s", left)
+		}
+		if left := made(256, 160*time.Second); left != 640*time.Second {
+			t.Errorf("the second large image: %v, expected 640 s", left)
+		}
+		if left := made(72, time.Second); left < 4*time.Second || left > 6*time.Second {
+			t.Errorf("an image of about the same size: %v, expected 5 s", left)
+		}
+		w.loading, w.step = 100*time.Second, time.Second
+		b := submit(t, e, "A", "b", "1")
+		time.Sleep(60 * time.Second) // a half was loaded after 50 seconds
+		synctest.Wait()
+		if s := b.Status(); s.State != Loading || s.Left != 44*time.Second {
+			t.Errorf("%v, %v left, expected 40 seconds of loading and 4 of steps", s.State, s.Left)
+		}
+	})
+}
+
+// TestNotFinite: a number that is far from ordinary ones is the request's fault, and is named. Otherwise the
+// client does not read about files and flags.
+func TestNotFinite(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, e *Engine) {
+		w.run = func(context.Context, gomflux.Options) error { return &gomflux.NotFiniteError{What: "latents"} }
+		g := func(v float64) *float64 { return &v }
+		for _, test := range []struct {
+			options gomflux.Options
+			lora    float64
+			want    string // the error of a request, "" for one of the server
+		}{
+			{gomflux.Options{}, 0, ""},
+			{gomflux.Options{Guidance: g(10)}, 1, ""},
+			{gomflux.Options{Guidance: g(1e30)}, 0, "guidance 1e+30"},
+			{gomflux.Options{Guidance: g(4)}, -1e9, "LoRA ink: scale -1e+09"},
+		} {
+			r := Request{Client: "A", Seeds: []uint64{1}, Options: test.options}
+			if test.lora != 0 {
+				r.LoRAs = []gomflux.LoRA{{Path: "ink", Scale: test.lora}}
+			}
+			j, err := e.Submit(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = j.Wait(t.Context())
+			text, ofRequest := fmt.Sprint(err), errors.Is(err, gomflux.ErrRequest)
+			if ofRequest != (test.want != "") || !strings.HasPrefix(text, test.want) ||
+				!strings.Contains(text, "latents that are NaN") {
+				t.Errorf("%+v: %v", test, err)
+			}
+		}
+	})
+}
+
 // TestEventsPreviewBytes checks the limit for the previews that are kept.
 func TestEventsPreviewBytes(t *testing.T) {
-	j := &Job{engine: New(newWorld().config()), id: "x", images: 1, steps: 1, state: Running, work: 1}
+	j := &Job{engine: New(newWorld().config()), id: "x", images: 1, steps: 1, state: Running, work: work{1, 1}}
 	defer j.engine.Close(t.Context())
 	big := image.NewRGBA(image.Rect(0, 0, 1024, 1024))
 	for range 10 {
@@ -438,7 +513,7 @@ func TestStored(t *testing.T) {
 		}
 		j.Stored()
 		found, ok := e.Job(j.ID(), "")
-		if !ok || found.bytes() != 0 || found.Status() != j.Status() || len(e.Jobs("")) != 1 {
+		if !ok || found.bytes() != 0 || !reflect.DeepEqual(found.Status(), j.Status()) || len(e.Jobs("")) != 1 {
 			t.Errorf("the job takes %d bytes: %+v", found.bytes(), found.Status())
 		}
 		var events []Event
@@ -551,7 +626,9 @@ func TestEstimates(t *testing.T) {
 			t.Errorf("%v left, expected %v", s.Left, 2*each+4*time.Second)
 		}
 		time.Sleep(2500 * time.Millisecond) // two of four steps
-		if s := double.Status(); s.Left != each/2+each || s.Step != 2 || s.Steps != 4 || s.Image != 0 || s.Images != 2 {
+		// as fast as its steps were: the other half of this image, whose step began 0.5 seconds ago, and the next one
+		const half = 1500 * time.Millisecond
+		if s := double.Status(); s.Left != half+4*time.Second || s.Step != 2 || s.Steps != 4 || s.Image != 0 || s.Images != 2 {
 			t.Errorf("status %+v", s)
 		}
 		last.Wait(t.Context())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"image"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"time"
 
@@ -206,13 +207,13 @@ func (e *Engine) load(j *Job, r *Request) error {
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	took := e.now().Sub(start).Seconds()
-	e.stats.Seconds[gomflux.PhaseLoad] += took
+	took := e.now().Sub(start)
+	e.stats.Seconds[gomflux.PhaseLoad] += took.Seconds()
 	if err != nil {
 		return err
 	}
 	e.stats.Loads++
-	add(e.speeds.load, j.model, took)
+	e.speeds.loaded(j.model, took)
 	e.model, e.name, e.key = m, r.Model, j.key
 	j.state = Running
 	j.imageStarted = e.now()
@@ -231,6 +232,26 @@ func unusable(model string, err error) error {
 	return errs.NotFound(fmt.Errorf("model %s: %w", model, err))
 }
 
+// notFinite returns the error of a job whose model computed something that is not finite: because of its
+// files, or of a number of the request that is far from ordinary ones. Otherwise the log has the reason.
+func (e *Engine) notFinite(r *Request, found *gomflux.NotFiniteError) error {
+	if found.Damaged() {
+		return unusable(r.Model, found)
+	}
+	const text = "%s %g: the model computes %s that are NaN or infinite with it (try %g)"
+	usual := e.model.Defaults().Guidance
+	if g := r.Options.Guidance; g != nil && *g > 10*max(1, usual) {
+		return errs.Requestf(text, "guidance", *g, found.What, usual)
+	}
+	for _, l := range r.LoRAs {
+		if math.Abs(l.Scale) > 10 {
+			return errs.Requestf("LoRA %s: "+text, l.Path, "scale", l.Scale, found.What, 1.0)
+		}
+	}
+	cmp.Or(e.c.Log, slog.Default()).Warn("not finite", "model", r.Model, "error", error(found))
+	return fmt.Errorf("the model computed %s that are NaN or infinite (the server's log has the reason)", found.What)
+}
+
 // progress publishes the progress of loading, now and then, and the steps.
 func (e *Engine) progress(j *Job, p gomflux.Progress) {
 	e.mu.Lock()
@@ -238,6 +259,9 @@ func (e *Engine) progress(j *Job, p gomflux.Progress) {
 	switch p.Phase {
 	case gomflux.PhaseLoad:
 		now := e.now()
+		if p.Bytes > 0 {
+			j.loadTime = time.Duration(float64(now.Sub(j.started)) * float64(p.TotalBytes) / float64(p.Bytes))
+		}
 		if p.Bytes < p.TotalBytes && now.Sub(j.loadingShown) < loadingPause {
 			return
 		}
@@ -245,9 +269,12 @@ func (e *Engine) progress(j *Job, p gomflux.Progress) {
 		j.publish(Event{Kind: EventLoading, Bytes: p.Bytes, Total: p.TotalBytes})
 	case gomflux.PhaseStep:
 		j.step, j.steps = p.Step, p.Steps
-		if p.Step > 0 {
-			j.publish(Event{Kind: EventStep})
+		if p.Step == 0 {
+			j.stepsBegan = e.now()
+			return
 		}
+		j.stepEnded = e.now()
+		j.publish(Event{Kind: EventStep})
 	}
 }
 
@@ -273,8 +300,8 @@ func (e *Engine) generate(j *Job, r *Request) error {
 			o.OnStep = (&previewer{engine: e, job: j, want: r.Previews}).step
 		}
 		result, err := e.model.Generate(j.ctx, o)
-		if damaged, ok := errors.AsType[*gomflux.NotFiniteError](err); ok && damaged.Damaged() {
-			err = unusable(r.Model, err)
+		if found, ok := errors.AsType[*gomflux.NotFiniteError](err); ok {
+			err = e.notFinite(r, found)
 		}
 		if err != nil {
 			return err
@@ -295,7 +322,7 @@ func (e *Engine) finished(j *Job, p *Picture, took time.Duration) {
 	e.stats.Seconds[gomflux.PhaseStep] += p.Result.StepTime.Seconds()
 	e.stats.Seconds[gomflux.PhaseDecode] += p.Result.DecodeTime.Seconds()
 	e.stats.PeakMemory = max(e.stats.PeakMemory, int64(p.Result.PeakMemory))
-	e.speeds.took(j.model, j.work, took)
+	e.speeds.took(j.model, j.work, p.Result, took)
 	j.publish(Event{Kind: EventPicture, Picture: p})
 }
 

@@ -181,6 +181,7 @@ type jsonJob struct {
 	Started     time.Time     `json:"started,omitzero"`
 	Ended       time.Time     `json:"ended,omitzero"`
 	SecondsLeft float64       `json:"seconds_left,omitempty"`
+	Warnings    []string      `json:"warnings,omitempty"`
 	Error       *jsonError    `json:"error,omitempty"`
 	Pictures    []jsonPicture `json:"pictures,omitempty"`
 }
@@ -211,6 +212,7 @@ func (a *API) jobJSON(s engine.Status, j Job) jsonJob {
 	v := jsonJob{
 		ID: s.ID, State: s.State, Model: s.Model, Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
 		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), SecondsLeft: seconds(s.Left),
+		Warnings: s.Warnings,
 	}
 	if s.Err != nil {
 		_, e := describe(s.Err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/gallery"
 	"github.com/gomflux/gomflux/serve/pulls"
@@ -38,8 +39,8 @@ type Config struct {
 	// LoRAs lists names of LoRAs that clients may want. Requests may have others, which the
 	// engine checks. It may be nil.
 	LoRAs func() []string
-	// MaxPixels limits the pixels of all images in a request together, and those of a generated
-	// image. 0 stands for [picture.MaxPixels].
+	// MaxPixels limits the pixels of a generated image, and with [api.InputPixels] those of all images
+	// in a request together. 0 stands for [picture.MaxPixels].
 	MaxPixels int
 	// Log gets errors that no client sees, such as a full disk; nil stands for slog's default.
 	Log *slog.Logger
@@ -185,7 +186,9 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 			Multiple: m.Multiple, HasAlpha: m.HasAlpha, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}
-	return reply(w, http.StatusOK, map[string]any{"models": models, "max_pixels": a.MaxPixels})
+	return reply(w, http.StatusOK, map[string]any{
+		"models": models, "max_pixels": a.MaxPixels, "max_input_pixels": api.InputPixels(a.MaxPixels),
+	})
 }
 
 func (a *API) loras(w http.ResponseWriter, r *http.Request) error {

@@ -161,7 +161,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 		return q, err
 	}
 	if err = a.decodeAll(r.Context(), j, &q); err == nil {
-		err = api.CheckMask(&q.Options, a.MaxPixels)
+		err = api.CheckMask(&q.Options, api.InputPixels(a.MaxPixels))
 	}
 	return q, err
 }
@@ -189,7 +189,7 @@ func (a *API) decodeAll(ctx context.Context, j jsonRequest, q *engine.Request) e
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	pixels := a.MaxPixels // left
+	pixels := api.InputPixels(a.MaxPixels) // left
 	if j.Image != nil {
 		img, source, err := decode("image", "image", *j.Image, &pixels)
 		if err != nil {
@@ -225,10 +225,6 @@ func (a *API) check(j jsonRequest) error {
 		}
 	}
 	switch {
-	case j.Steps > picture.MaxCount:
-		return badRequest("steps %d: expected at most %d", j.Steps, picture.MaxCount)
-	case j.Height > picture.MaxSide || j.Width > picture.MaxSide || j.Height*j.Width > a.MaxPixels:
-		return badRequest("size %dx%d: expected at most %d pixels", j.Width, j.Height, a.MaxPixels)
 	case j.Count != nil && (*j.Count < 1 || *j.Count > maxCount):
 		return badRequest("count %d: expected 1 to %d", *j.Count, maxCount)
 	case j.Previews != nil && *j.Previews < -1:

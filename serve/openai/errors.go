@@ -69,7 +69,7 @@ func busy(retry time.Duration, message string) *apiError {
 
 // params are the fields that errors of gomflux about options are about, by how they begin.
 var params = []struct{ prefix, param string }{
-	{"height ", "size"}, {"width ", "size"}, {"an image of ", "size"},
+	{"size ", "size"}, {"height ", "size"}, {"width ", "size"}, {"an image of ", "size"},
 	{"image strength ", "strength"}, {"guidance ", "guidance"}, {"steps ", "steps"},
 	{"negative prompt", "negative_prompt"},
 	{"unknown scheduler ", "scheduler"}, {"scheduler ", "scheduler"}, {"prompt", "prompt"}, {"LoRA ", "loras"},

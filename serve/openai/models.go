@@ -55,7 +55,7 @@ func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	models, id := h.engine.Models(), r.PathValue("id")
-	if folder := "/" + id; slices.ContainsFunc(models, func(m engine.ModelInfo) bool { return m.Name == folder }) {
+	if folder := "/" + id; slices.ContainsFunc(models, func(m engine.ModelInfo) bool { return m.Is(folder) }) {
 		id = folder // net/http has removed the slash, which followed another one
 	}
 	m, warning, err := resolve(models, id, false)

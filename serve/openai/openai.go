@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -32,6 +31,7 @@ type Engine[J Job] interface {
 
 // A Job is a job of an Engine.
 type Job interface {
+	Status() engine.Status
 	Cancel()
 	Events(ctx context.Context, after int) iter.Seq[engine.Event]
 	Pictures() []*engine.Picture
@@ -45,10 +45,8 @@ type Config struct {
 	LoRA func(name string) (gomflux.LoRA, error)
 	// LoRAs lists names of LoRAs that prompts can name, <lora:name:0.8>. nil leaves those as text.
 	LoRAs func() []string
-	// MaxBody is the largest body of a request in bytes (default 25 MB).
+	// MaxBody is the largest body of a request in bytes (default 50 MB).
 	MaxBody int64
-	// MaxPixels is the largest number of pixels of a generated image (default picture.MaxPixels).
-	MaxPixels int64
 	// MaxInputPixels is the largest number of pixels of all images of a request (default 64
 	// million).
 	MaxInputPixels int64
@@ -79,8 +77,7 @@ type Handler struct {
 
 // New returns the handler of an engine.
 func New[J Job](e Engine[J], c Config) *Handler {
-	c.MaxBody = cmp.Or(c.MaxBody, 25_000_000)
-	c.MaxPixels = min(cmp.Or(c.MaxPixels, picture.MaxPixels), picture.MaxPixels)
+	c.MaxBody = cmp.Or(c.MaxBody, 50_000_000)
 	c.MaxInputPixels = cmp.Or(c.MaxInputPixels, 64_000_000)
 	c.KeepFiles = cmp.Or(c.KeepFiles, time.Hour)
 	if c.Now == nil {
@@ -152,6 +149,7 @@ func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) {
 		return
 	}
 	defer job.Cancel() // no effect on a job that has ended
+	req.warnings = append(req.warnings, job.Status().Warnings...)
 	req.header(w.Header())
 	if req.stream {
 		h.stream(w, r, req, job)

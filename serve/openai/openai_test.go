@@ -59,6 +59,8 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (*fakeJob, erro
 	return j, nil
 }
 
+func (j *fakeJob) Status() engine.Status { return engine.Status{Warnings: j.r.Warnings} }
+
 func (j *fakeJob) Cancel() {
 	select {
 	case <-j.canceled:
@@ -179,7 +181,7 @@ func newFake() *fakeEngine { return &fakeEngine{models: testModels} }
 
 func testConfig() Config {
 	return Config{
-		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }, MaxPixels: 1 << 22, MaxInputPixels: 1 << 20,
+		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }, MaxInputPixels: 1 << 20,
 		LoRA: func(name string) (gomflux.LoRA, error) {
 			if name != "style" {
 				return gomflux.LoRA{}, fmt.Errorf("LoRA %s: %w", name, errs.ErrNotFound)

@@ -25,7 +25,6 @@ import (
 const (
 	maxN        = 10
 	maxPartial  = 3
-	maxSteps    = 1000
 	maxLoRAs    = 16
 	leastKept   = 1e-6 // stands for nothing of the image to start from, since 0 is a default
 	sideDigits  = 6
@@ -345,22 +344,9 @@ func (h *Handler) sizeOf(r *request) func(fields) error {
 		if side := max(width, height); r.format == outputWebP && side > maxWebPSide {
 			return invalid("size", "%s: a webp image has at most %d pixels a side (try output_format png)", text, maxWebPSide)
 		}
-		if most := h.config.MaxPixels; int64(width)*int64(height) > most {
-			return invalid("size", "%s: has %d pixels, expected at most %d (try %s)", text, width*height, most,
-				fitting(width, height, most))
-		}
 		r.size, r.job.Options.Width, r.job.Options.Height = text, width, height
 		return nil
 	}
-}
-
-// fitting returns a size with at most some pixels, of about the same shape.
-func fitting(width, height int, most int64) string {
-	const multiple = 64 // every model can do it
-	scale := math.Sqrt(float64(most) / (float64(width) * float64(height)))
-	fit := func(side, longest int) int { return min(max(int(float64(side)*scale)/multiple, 1), longest) * multiple }
-	longest := max(1, int(most)/multiple/multiple)
-	return strconv.Itoa(fit(width, longest)) + "x" + strconv.Itoa(fit(height, longest))
 }
 
 func (r *request) parseSampling(f fields) error {
@@ -369,7 +355,7 @@ func (r *request) parseSampling(f fields) error {
 	if err != nil {
 		return err
 	}
-	if o.Steps, _, err = f.int(name, 1, maxSteps); err != nil {
+	if o.Steps, _, err = f.int(name, 1, picture.MaxCount); err != nil {
 		return err
 	}
 	if name, err = f.either("guidance", "guidance_scale"); err != nil {
@@ -498,7 +484,7 @@ func resolve(models []engine.ModelInfo, name string, edit bool) (*engine.ModelIn
 }
 
 func named(models []engine.ModelInfo, name string, edit bool) (*engine.ModelInfo, string, error) {
-	i := slices.IndexFunc(models, func(m engine.ModelInfo) bool { return m.Name == name })
+	i := slices.IndexFunc(models, func(m engine.ModelInfo) bool { return m.Is(name) })
 	switch {
 	case i < 0:
 		return nil, "", unknownModel("model %s: is not a model of this server (expected one of %s)", quoted(name), usable(models))

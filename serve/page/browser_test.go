@@ -203,7 +203,7 @@ func (b *browser) serve(edit func(*serve.Config)) string {
 			},
 			Models: models, Queue: 20, KeepAlive: time.Minute, Keep: time.Minute,
 		}),
-		Address: listener.Addr().String(), MaxBody: 25e6, MaxPixels: 1 << 22, Gallery: g,
+		Address: listener.Addr().String(), MaxBody: 25e6, MaxPixels: 1 << 22, MaxSteps: 1 << 20, Gallery: g,
 		LoRAs: func() []string { return []string{"owner/style"} }, Log: slog.New(slog.DiscardHandler), Version: "test",
 	}
 	if edit != nil {

@@ -45,9 +45,6 @@ func readBody(r *http.Request) ([]byte, error) {
 	return body, err
 }
 
-// errInterrupted is the error of a job that the client interrupted before an image was finished.
-var errInterrupted = &statusError{http.StatusInternalServerError, "the generation was interrupted before an image was finished"}
-
 // statusOf returns the status of a response about an error.
 func statusOf(err error) int {
 	var status *statusError

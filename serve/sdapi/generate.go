@@ -2,6 +2,7 @@ package sdapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -101,7 +102,8 @@ func (h *Handler) run(ctx context.Context, p *plan) ([]*engine.Picture, error) {
 		return nil, err
 	}
 	p.Options.ForgetPrepared() // the engine has a copy
-	defer job.Cancel()         // has no effect on a job that has ended
+	p.request.warnings = append(p.request.warnings, job.Status().Warnings...)
+	defer job.Cancel() // has no effect on a job that has ended
 	run := h.begin(p.Client, job)
 	defer h.end(p.Client, run)
 	for e := range job.Events(ctx, 0) {
@@ -115,9 +117,6 @@ func (h *Handler) run(ctx context.Context, p *plan) ([]*engine.Picture, error) {
 	case ctx.Err() != nil:
 		return nil, &statusError{http.StatusServiceUnavailable, "the request was canceled"}
 	case errors.Is(err, context.Canceled): // by interrupt
-		if len(pictures) == 0 {
-			return nil, errInterrupted
-		}
 		p.request.warn("interrupted after %d of %d images", len(pictures), len(p.Seeds))
 	case err != nil:
 		return nil, err
@@ -125,16 +124,24 @@ func (h *Handler) run(ctx context.Context, p *plan) ([]*engine.Picture, error) {
 	return pictures, nil
 }
 
-// response describes finished images, of which there is at least one.
+// response describes finished images. After an interruption there may be no image.
 func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
-	first := pictures[0].Result.Settings
+	o, d := &p.Options, p.model.Defaults
+	first := picture.Settings{
+		Prompt: o.Prompt, NegativePrompt: o.NegativePrompt, Seed: p.Seeds[0], Steps: cmp.Or(o.Steps, d.Steps),
+		Width: cmp.Or(o.Width, d.Width), Height: cmp.Or(o.Height, d.Height), Guidance: d.Guidance, GuidanceUnit: p.model.GuidanceUnit,
+	}
+	if len(pictures) > 0 {
+		first = pictures[0].Result.Settings
+	}
 	out := info{
 		Prompt: first.Prompt, NegativePrompt: first.NegativePrompt, Seed: first.Seed, Subseed: first.Seed,
 		Width: first.Width, Height: first.Height, SamplerName: samplerName(first.Scheduler),
 		CFGScale: max(first.TrueCFGScale, cfgScale(first.Guidance, first.GuidanceUnit)), Steps: first.Steps, BatchSize: p.request.batchSize,
 		SDModelName: p.model.Name, SDModelHash: shortHash(p.model), ExtraGenerationParams: map[string]any{},
 		Styles: []string{}, JobTimestamp: time.Now().Format(timestamp), ClipSkip: 1, Version: "gomflux " + gomflux.Version(),
-		Warnings: append([]string{}, p.request.warnings...),
+		Warnings: append([]string{}, p.request.warnings...), AllPrompts: []string{}, AllNegativePrompts: []string{},
+		AllSeeds: []uint64{}, AllSubseeds: []uint64{}, Infotexts: []string{},
 	}
 	if p.Options.Image != nil {
 		out.DenoisingStrength = &p.request.denoising

@@ -1,6 +1,7 @@
 package sdapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"image"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/serve/api"
@@ -17,8 +19,6 @@ import (
 )
 
 const (
-	// multiple is a multiple of [gomflux.Model.Multiple] of all models.
-	multiple = 16
 	// previews is how many previews of an image are made for progress.
 	previews = 8
 	// distilledSteps is the number of default steps below which a model counts as distilled.
@@ -39,7 +39,7 @@ func (h *Handler) findModel(name string) (engine.ModelInfo, bool) {
 	models := h.models()
 	for _, name := range []string{name, strings.TrimSuffix(checkpointHash.ReplaceAllString(name, ""), ".safetensors")} {
 		for _, m := range models {
-			if strings.EqualFold(m.Name, name) {
+			if strings.EqualFold(m.Name, name) || m.Is(name) {
 				return m, true
 			}
 		}
@@ -151,9 +151,6 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	}
 	p.Options = gomflux.Options{Prompt: prompt, NegativePrompt: r.negative}
 	p.setSize()
-	if n := p.Options.Width * p.Options.Height; n > h.maxPixels {
-		return nil, badRequest("%dx%d: expected at most %d pixels, found %d", p.Options.Width, p.Options.Height, h.maxPixels, n)
-	}
 	p.setSampling()
 	if err := p.setImages(h.maxPixels); err != nil {
 		return nil, err
@@ -162,8 +159,12 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	return p, nil
 }
 
-// setSize rounds the size to what all models can make.
+// multiple returns what the sides of the model's images are multiples of.
+func (p *plan) multiple() int { return cmp.Or(p.model.SizeMultiple, 16) }
+
+// setSize rounds the size to what the model can generate.
 func (p *plan) setSize() {
+	multiple := p.multiple()
 	round := func(n int) int {
 		if n == 0 {
 			return 0
@@ -243,7 +244,7 @@ func cfgScale(scale float64, unit picture.GuidanceUnit) float64 {
 func (p *plan) setImages(maxPixels int) error {
 	var images []image.Image
 	var sources []picture.SourceImage
-	left := min(4*maxPixels, picture.MaxPixels)
+	left := api.InputPixels(maxPixels)
 	for i, text := range p.request.init {
 		name := fmt.Sprintf("init_images[%d]", i)
 		decoded, err := decodeImage(text, &left)
@@ -268,13 +269,8 @@ func (p *plan) setImages(maxPixels int) error {
 	case len(images) > 1:
 		return badRequest("init_images: %s starts from one image, found %d", p.model.Name, len(images))
 	case r.denoising == 1: // only noise
-		size := images[0].Bounds().Size()
-		if o.Width == 0 {
-			o.Width = max(1, size.X/multiple) * multiple
-		}
-		if o.Height == 0 {
-			o.Height = max(1, size.Y/multiple) * multiple
-		}
+		area := cmp.Or(min(4*p.model.Defaults.Width*p.model.Defaults.Height, maxPixels), maxPixels)
+		o.Height, o.Width = family.SizeWithin(images[0].Bounds().Size(), o.Height, o.Width, p.multiple(), area)
 		r.warn("denoising_strength 1 keeps nothing of the image")
 	default:
 		o.Image, p.Sources.Image = images[0], &sources[0]

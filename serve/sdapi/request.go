@@ -14,9 +14,8 @@ import (
 )
 
 const (
-	maxImages = 64  // of a request
-	maxSteps  = 500 // AUTOMATIC1111's slider ends at 150
-	maxInit   = 16  // images of an edit
+	maxImages = 64 // of a request
+	maxInit   = 16 // images of an edit
 )
 
 // A request is the body of txt2img or img2img. Fields that the client did not send are zero.
@@ -55,7 +54,7 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 		override: override.text("sd_model_checkpoint"), keepOverride: !f.flag("override_settings_restore_afterwards", true),
 		model: f.text("model"),
 		width: f.integer("width", 1, picture.MaxSide, 0), height: f.integer("height", 1, picture.MaxSide, 0),
-		steps: f.integer("steps", 1, maxSteps, 0), guidance: f.number("cfg_scale"), distilled: f.number("distilled_cfg_scale"),
+		steps: f.integer("steps", 1, picture.MaxCount, 0), guidance: f.number("cfg_scale"), distilled: f.number("distilled_cfg_scale"),
 		sampler: f.text("sampler_name"), schedule: f.text("scheduler"), seed: f.seed("seed"),
 		batchSize: f.integer("batch_size", 1, maxImages, 1), batches: f.integer("n_iter", 1, maxImages, 1),
 		denoising: 0.75, sendImages: f.flag("send_images", true),

@@ -44,9 +44,8 @@ type Config struct {
 	// engine must check: a name is passed on as it is, and must not be opened as a path. nil
 	// stands for an empty list.
 	LoRAs func() []string
-	// MaxPixels is the largest number of pixels of a generated image. The images of a request can
-	// have four times as many together, such as those of a camera, and at most
-	// [picture.MaxPixels]. 0 stands for [picture.MaxPixels].
+	// MaxPixels is the largest number of pixels of a generated image, which bounds the images of a request
+	// by [api.InputPixels]. 0 stands for [picture.MaxPixels].
 	MaxPixels int
 }
 

@@ -53,6 +53,7 @@ type ListedModel struct {
 	Edits, Multiple, Alpha bool                 `json:"-"` // as in engine.ModelInfo
 	Guidance               picture.GuidanceUnit `json:"-"`
 	TrueCFG                bool                 `json:"-"`
+	SizeMultiple           int                  `json:"-"`
 }
 
 func (m *ListedModel) State() string {
@@ -188,6 +189,7 @@ func (m *ListedModel) inspect(path string, fsys fs.FS) {
 		m.Alpha, m.Defaults = d.VAE.ImageChannels() == 4, d.Pipeline.Defaults()
 		class := family.Find(info.Class)
 		m.Guidance, m.TrueCFG = class.GuidanceUnit(), class.TrueCFG
+		m.SizeMultiple = d.VAE.ScaleFactor() * d.Pipeline.Multiple()
 		if editor, ok := d.Pipeline.(family.Editor); ok {
 			m.Edits, m.Multiple = editor.CheckReferences(1) == nil, editor.CheckReferences(2) == nil
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ const relist = 10 * time.Second
 type servedModels struct {
 	options      *serveOptions
 	defaultModel string
+	given        []givenModel
 	log          *slog.Logger
 
 	mu     sync.Mutex
@@ -37,9 +39,42 @@ type servedModels struct {
 	lorasWhen   time.Time
 }
 
+// A givenModel is a model of --model.
+type givenModel struct {
+	name string // for clients
+	flag string // as it was given
+	path string // flag, if it is a path
+}
+
+// give adds a model of --model. Clients see a path as the name of its last folder or file, with a number
+// if another model has that name.
+func (m *servedModels) give(flag string, source *gomflux.Source, taken func(name string) bool) {
+	if slices.ContainsFunc(m.given, func(g givenModel) bool { return g.flag == flag }) {
+		return
+	}
+	g := givenModel{name: flag, flag: flag}
+	if source.Path() != "" && source.Revision() == "" {
+		base := filepath.Base(source.Path())
+		if ext := filepath.Ext(base); ext == ".safetensors" || ext == ".gguf" {
+			base = strings.TrimSuffix(base, ext)
+		}
+		g.name, g.path = base, flag
+		used := func(other givenModel) bool { return other.name == g.name }
+		for n := 2; taken(g.name) || slices.ContainsFunc(m.given, used); n++ {
+			g.name = fmt.Sprintf("%s-%d", base, n)
+		}
+	}
+	m.given = append(m.given, g)
+}
+
 // newServedModels finds the models of --model, and the default model.
 func newServedModels(o *serveOptions, out *ui.Output) (*servedModels, error) {
 	m := &servedModels{options: o}
+	known, _ := cli.ListModels() // list reports the error
+	taken := func(name string) bool {
+		here := func(k cli.ListedModel) bool { return k.Name == name && k.Here }
+		return slices.ContainsFunc(known, here) || slices.Contains(o.models, name)
+	}
 	for _, name := range o.models {
 		source, err := cli.FindWith(name, o.Base)
 		if err != nil {
@@ -49,6 +84,7 @@ func newServedModels(o *serveOptions, out *ui.Output) (*servedModels, error) {
 			return nil, cli.Coded(cli.ExitModel, source.Err())
 		}
 		o.WarnQuantized(source, out)
+		m.give(name, source, taken)
 	}
 	for _, l := range o.LoRAs.List {
 		if _, err := catalog.FindLoRA(l.Path); err != nil {
@@ -56,7 +92,7 @@ func newServedModels(o *serveOptions, out *ui.Output) (*servedModels, error) {
 		}
 	}
 	if len(o.models) > 0 {
-		m.defaultModel = o.models[0]
+		m.defaultModel = m.given[0].name
 		return m, nil
 	}
 	m.defaultModel = cli.DefaultModel
@@ -76,10 +112,10 @@ func (m *servedModels) list() []engine.ModelInfo {
 		return slices.Clone(m.listed)
 	}
 	var list []engine.ModelInfo
-	for _, name := range m.options.models {
-		if !named(list, name) {
-			list = append(list, m.describe(name, m.options.Base, nil))
-		}
+	for _, g := range m.given {
+		info := m.describe(g.flag, m.options.Base, nil)
+		info.Name, info.Path = g.name, g.path
+		list = append(list, info)
 	}
 	known, err := cli.ListModels()
 	if err != nil && m.log != nil {
@@ -120,7 +156,7 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 	if known != nil {
 		info.Licence, info.Missing = known.Licence, missing(known)
 		info.Edits, info.Multiple, info.HasAlpha, info.GuidanceUnit = known.Edits, known.Multiple, known.Alpha, known.Guidance
-		info.TrueCFG = known.TrueCFG
+		info.TrueCFG, info.SizeMultiple = known.TrueCFG, known.SizeMultiple
 		if known.Stack != nil {
 			m.log.Error("internal error (this is a bug: please report it)", "model", name, "stack", string(known.Stack))
 		}
@@ -172,6 +208,26 @@ func (m *servedModels) loras() []string {
 	return slices.Clone(m.lorasListed)
 }
 
+// A renamedError is an error with another text.
+type renamedError struct {
+	error
+	text string
+}
+
+func (e renamedError) Error() string { return e.text }
+func (e renamedError) Unwrap() error { return e.error }
+
+// withoutPaths returns an error in which LoRAs have the names that clients gave them instead of paths.
+func withoutPaths(err error, loras []gomflux.LoRA) error {
+	text := err.Error()
+	for _, l := range loras {
+		if found, missing := catalog.FindLoRA(l.Path); missing == nil && found.Path != "" {
+			text = strings.ReplaceAll(text, found.Path, l.Path)
+		}
+	}
+	return renamedError{err, text}
+}
+
 // open loads a model of the list, for [engine.Config].
 func (m *servedModels) open(
 	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
@@ -180,10 +236,10 @@ func (m *servedModels) open(
 	if !named(m.list(), name) {
 		return nil, fmt.Errorf("%s: %w", name, gomflux.ErrNotFound)
 	}
-	open, base := o.OpenOptions(), ""
+	open, flag, base := o.OpenOptions(), name, ""
 	o.WeightFlags.Open(open)
-	if slices.Contains(o.models, name) {
-		base = o.Base
+	if i := slices.IndexFunc(m.given, func(g givenModel) bool { return g.name == name }); i >= 0 {
+		flag, base = m.given[i].flag, o.Base
 	} else if name != m.defaultModel {
 		open.LoRAs = nil
 	}
@@ -192,14 +248,20 @@ func (m *servedModels) open(
 	open.LowRAM, open.Progress = o.lowRAM, progress
 	open.Warn = func(message string) { m.log.Warn("loading", "model", name, "warning", message) }
 	o.PromptCacheFlags.Open(open)
-	source, err := gomflux.FindWith(name, base)
+	source, err := gomflux.FindWith(flag, base)
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
+	for _, l := range loras {
+		if _, err := catalog.FindLoRA(l.Path); errors.Is(err, gomflux.ErrNotFound) {
+			return nil, fmt.Errorf("LoRA %s is %w (expected the name of one that is, or owner/name[@revision][:file])", l.Path,
+				gomflux.ErrNotFound)
+		}
+	}
 	model, err := source.Open(ctx, open)
 	if err != nil {
-		return nil, err
+		return nil, withoutPaths(err, loras)
 	}
 	m.log.Info("loaded", "model", name, "took", time.Since(began).Round(time.Millisecond))
 	return model, nil

@@ -2,15 +2,18 @@ package serve
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hubtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // TestOneBug: a model that meets a bug while it is inspected does not hide the others.
@@ -44,5 +47,74 @@ func TestOneBug(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "model=someone/buggy") || !strings.Contains(log.String(), "models_test.go") {
 		t.Errorf("log: %s", log.String())
+	}
+}
+
+// TestGivenModels: clients see a name instead of a path, and can use both.
+func TestGivenModels(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	folder := modeltest.Folder(t, "zimage-ordinary")
+	dir := t.TempDir()
+	var paths []string
+	for _, name := range []string{"a/mine", "b/mine", "b/shapes"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(folder, path); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	o := &serveOptions{models: append(paths, "shapes", paths[0])}
+	m, err := newServedModels(o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.log = slog.New(slog.DiscardHandler)
+	want := []engine.ModelInfo{
+		{Name: "mine", Path: paths[0], Default: true}, {Name: "mine-2", Path: paths[1]},
+		{Name: "shapes-2", Path: paths[2]}, {Name: "shapes"},
+	}
+	list := m.list()
+	if len(list) < len(want) {
+		t.Fatalf("models %+v", list)
+	}
+	for i, w := range want {
+		got := list[i]
+		if got.Name != w.Name || got.Path != w.Path || got.Default != w.Default || got.Missing != "" || got.SizeMultiple == 0 {
+			t.Errorf("model %d: %+v, expected %+v", i, got, w)
+		}
+		if !got.Is(w.Name) || w.Path != "" && !got.Is(w.Path) || got.Is("") {
+			t.Errorf("%s is not known by its names", w.Name)
+		}
+	}
+	model, err := m.open(t.Context(), "mine-2", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model.Close()
+	_, err = m.open(t.Context(), "mine", []gomflux.LoRA{{Path: "ink"}}, nil)
+	if !errors.Is(err, gomflux.ErrNotFound) || strings.Contains(err.Error(), "safetensors") {
+		t.Errorf("a missing LoRA: %v", err)
+	}
+}
+
+// TestWithoutPaths: a client reads the name of a LoRA that does not fit, and not where it is.
+func TestWithoutPaths(t *testing.T) {
+	library := t.TempDir()
+	t.Setenv("LORA_LIBRARY_PATH", library)
+	data, err := os.ReadFile("../../../../models/lora/testdata/flux-kohya.safetensors")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(library, "ink.safetensors"), data, 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &servedModels{options: &serveOptions{}, defaultModel: "shapes", log: slog.New(slog.DiscardHandler)}
+	_, err = m.open(t.Context(), "shapes", []gomflux.LoRA{{Path: "ink"}}, nil)
+	if lora, ok := errors.AsType[*gomflux.LoRAError](err); !ok || strings.Contains(err.Error(), library) ||
+		!strings.HasPrefix(err.Error(), "LoRA ink: ") {
+		t.Errorf("%v, %v", err, lora)
 	}
 }

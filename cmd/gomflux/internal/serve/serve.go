@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/serve"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/gallery"
 )
@@ -119,6 +121,7 @@ type serveOptions struct {
 	tlsCert, tlsKey string
 	maxQueue        cli.Optional[int]
 	maxPixels       cli.Optional[int]
+	maxSteps        cli.Optional[int]
 	maxBody         cli.Optional[int64]
 	grace           cli.Optional[time.Duration]
 	pictures        string
@@ -138,7 +141,7 @@ const (
 	serveKeepAlive = 10 * time.Minute
 	serveQueue     = 64
 	servePixels    = 3840 * 2160
-	serveBody      = 25e6
+	serveBody      = 50e6
 	serveGrace     = 30 * time.Second
 	serveGallery   = 2e9
 	serveKeep      = 30 * time.Minute // ended jobs
@@ -150,7 +153,8 @@ func NewCommand() *cobra.Command {
 		ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(),
 		keepAlive: cli.Parsed("duration", parseKeepAlive), grace: cli.Parsed("duration", parseDuration),
 		picturesSize: cli.Parsed("size", cli.ParseSize),
-		maxQueue:     cli.Count("jobs"), maxPixels: cli.Count("pixels"), maxBody: cli.Parsed("size", cli.ParseSize),
+		maxQueue:     cli.Count("jobs"), maxPixels: cli.Count("pixels"),
+		maxSteps: cli.Count("steps"), maxBody: cli.Parsed("size", cli.ParseSize),
 	}
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -189,7 +193,8 @@ func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.tlsKey, "tls-key", "", "`file` with the certificate's key (PEM)")
 	f.Var(&o.maxQueue, "max-queue", fmt.Sprintf("largest number of jobs that wait (default: %d)", serveQueue))
 	f.Var(&o.maxPixels, "max-pixels", fmt.Sprintf("largest number of pixels of an image (default: %d)", servePixels))
-	f.Var(&o.maxBody, "max-body", "largest size of a request, such as 25MB (the default)")
+	f.Var(&o.maxSteps, "max-steps", fmt.Sprintf("largest number of steps of an image (default: %d)", api.DefaultSteps))
+	f.Var(&o.maxBody, "max-body", "largest size of a request, such as 50MB (the default)")
 	f.Var(&o.grace, "grace", "how long the running job may go on after SIGTERM, such as 30s (the default) or 5m")
 	o.WeightFlags.Add(f, true)
 	o.AddCompute(f)
@@ -284,6 +289,10 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	}
 	log := slog.New(slog.NewTextHandler(out.Stderr, &slog.HandlerOptions{Level: level}))
 	models.log = log
+	sessions := "" // next to the folder of images that is not given
+	if folder, err := gallery.Folder(); err == nil && len(o.tokens) > 0 {
+		sessions = filepath.Join(filepath.Dir(folder), "ended-logins")
+	}
 	s := serve.New(serve.Config{
 		Engine: engine.New(engine.Config{
 			Open: models.open, Models: models.list, Queue: o.maxQueue.OrElse(serveQueue), KeepAlive: o.keepAlive.OrElse(serveKeepAlive),
@@ -291,8 +300,10 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 			Memory:  func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
 			Release: func() { gomflux.ReleaseMemory(ctx) }, Rest: serveRest, // an error means that the server shuts down
 		}),
-		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins, Tokens: o.tokens,
-		MaxBody: o.maxBody.OrElse(serveBody), MaxPixels: o.maxPixels.OrElse(servePixels), Gallery: images,
+		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins,
+		Tokens: o.tokens, Sessions: sessions,
+		MaxBody: o.maxBody.OrElse(serveBody), MaxPixels: o.maxPixels.OrElse(servePixels),
+		MaxSteps: o.maxSteps.OrElse(api.DefaultSteps), Gallery: images,
 		Pulls: o.puller(ctx, models), LoRAs: models.loras, TLS: o.tls(log), Grace: o.grace.OrElse(serveGrace),
 		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(),
 	})

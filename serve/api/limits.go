@@ -1,0 +1,73 @@
+package api
+
+import (
+	"cmp"
+	"fmt"
+	"image"
+	"math"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/inpaint"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+// DefaultSteps is the default of Limits.Steps.
+const DefaultSteps = 1000
+
+// Limits bound what requests can ask for, by whichever API.
+type Limits struct {
+	Pixels int // of a generated image
+	Steps  int // of an image, 0 for DefaultSteps
+}
+
+// InputPixels returns the largest number of pixels of all images of a request together: four times those
+// of a generated image, for photos of cameras, and at most [picture.MaxPixels].
+func InputPixels(maxPixels int) int { return min(4*maxPixels, picture.MaxPixels) }
+
+// Check refuses a request for a model that exceeds the limits, as a [gomflux.ErrRequest]. An image from
+// which a request without a size starts may be larger: it is scaled down, with a warning.
+func (l Limits) Check(r *engine.Request, m engine.ModelInfo) error {
+	o := &r.Options
+	if most := cmp.Or(l.Steps, DefaultSteps); o.Steps > most {
+		return errs.Requestf("steps %d: expected at most %d", o.Steps, most)
+	}
+	height, width := cmp.Or(o.Height, m.Defaults.Height), cmp.Or(o.Width, m.Defaults.Width)
+	free := o.Height == 0 && o.Width == 0
+	switch {
+	case o.Image != nil && !(free && o.Inpaint.Crop):
+		size := inpaint.Border(o.Inpaint.Expand).Size(o.Image.Bounds().Size())
+		area := cmp.Or(4*m.Defaults.Height*m.Defaults.Width, l.Pixels) // as the model chooses it
+		multiple := cmp.Or(m.SizeMultiple, anyMultiple)
+		height, width = family.SizeWithin(size, o.Height, o.Width, multiple, min(area, l.Pixels))
+		edits := m.Edits && (o.Mask != nil || o.Inpaint.Expand != (gomflux.Border{}))
+		if !free || edits || size.X*size.Y <= min(area, l.Pixels) {
+			break
+		}
+		if area > l.Pixels {
+			o.Height, o.Width = height, width
+		}
+		r.Warnings = append(r.Warnings, fmt.Sprintf("the image of %dx%d was scaled down for %s, since no size was given",
+			size.X, size.Y, m.Name))
+	case free:
+		return nil // the model's own size
+	}
+	if max(height, width) > picture.MaxSide || height*width > l.Pixels {
+		fitting := Fitting(image.Pt(width, height), l.Pixels)
+		return errs.Requestf("size %dx%d: expected at most %d pixels (try %dx%d)", width, height, l.Pixels, fitting.X, fitting.Y)
+	}
+	return nil
+}
+
+// anyMultiple is a number whose multiples are sides of images of every model.
+const anyMultiple = 64
+
+// Fitting returns a size with at most some pixels, of about the same shape, that every model can generate.
+func Fitting(size image.Point, pixels int) image.Point {
+	scale := math.Sqrt(float64(pixels) / (float64(size.X) * float64(size.Y)))
+	longest := max(1, pixels/anyMultiple/anyMultiple)
+	fit := func(side int) int { return min(max(int(float64(side)*scale)/anyMultiple, 1), longest) * anyMultiple }
+	return image.Pt(fit(size.X), fit(size.Y))
+}
