@@ -33,6 +33,8 @@ type Request struct {
 	// Previews is how many previews of each image the client wants, spread over its steps; -1 is
 	// one after each step.
 	Previews int
+	// Label is what the client wants to know of the job later, such as its place in a grid.
+	Label string
 }
 
 // Sources are the files of a request's images, which have the same names in its Options.
@@ -66,6 +68,8 @@ func (s State) Ended() bool { return s == Done || s == Failed || s == Canceled }
 type Status struct {
 	ID      string // unguessable
 	Client  string
+	Prompt  string
+	Label   string // of the request
 	Model   string
 	State   State
 	Ahead   int // jobs that run before it, while it is queued
@@ -153,9 +157,14 @@ type ModelInfo struct {
 	Missing  string // why it cannot be used, with the command that would help; "" if it can be
 	Edits    bool   // takes reference images
 	Multiple bool   // takes several of them
-	HasAlpha bool   // generates transparent images, and sees the transparency of input images
-	Licence  family.Licence
-	Defaults gomflux.Defaults
+	Side     int    // width and height are multiples of it, 0 if that is not known
+	Bytes    int64  // size of its files, 0 if it is not here
+	// Peak is the estimated memory for an image of the default size, and Free what is available for it
+	// on this machine, in bytes; 0 if they are not known.
+	Peak, Free int64
+	HasAlpha   bool // generates transparent images, and sees the transparency of input images
+	Licence    family.Licence
+	Defaults   gomflux.Defaults
 	// GuidanceUnit is how the guidance scale of Defaults counts.
 	GuidanceUnit picture.GuidanceUnit
 	TrueCFG      bool      // takes [gomflux.Options].TrueCFGScale

@@ -51,6 +51,7 @@ type ListedModel struct {
 	// by its configs
 	Defaults               family.Defaults      `json:"-"` // of its class
 	Edits, Multiple, Alpha bool                 `json:"-"` // as in engine.ModelInfo
+	Side                   int                  `json:"-"`
 	Guidance               picture.GuidanceUnit `json:"-"`
 	TrueCFG                bool                 `json:"-"`
 }
@@ -186,6 +187,7 @@ func (m *ListedModel) inspect(path string, fsys fs.FS) {
 	m.Class, m.Bytes, m.Quantized, m.Packed = info.Class, info.Size, info.Quantization, info.Packed
 	if d := info.Declared; d != nil {
 		m.Alpha, m.Defaults = d.VAE.ImageChannels() == 4, d.Pipeline.Defaults()
+		m.Side = d.VAE.ScaleFactor() * d.Pipeline.Multiple()
 		class := family.Find(info.Class)
 		m.Guidance, m.TrueCFG = class.GuidanceUnit(), class.TrueCFG
 		if editor, ok := d.Pipeline.(family.Editor); ok {
