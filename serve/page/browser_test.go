@@ -245,9 +245,11 @@ func (b *browser) text(expression string) string {
 // evaluate returns the value of an expression, or of its promise.
 func evaluate[T any](b *browser, expression string) T {
 	b.Helper()
-	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	ctx, cancel := context.WithTimeout(b.ctx, *patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("%s: %v", expression, err)
 	}
 	return v
 }

@@ -10,19 +10,28 @@ function fields() {
     f.id && f.type !== "file" && ["INPUT", "SELECT", "TEXTAREA"].includes(f.tagName));
 }
 
-// images runs a request on the images, which are too large for the other storage.
-function images(mode, request) {
+// result returns the result of a request to the storage of images, which are too large for the other one.
+function result(request) {
   return new Promise((resolve, reject) => {
-    const opening = indexedDB.open("gomflux", 1);
-    opening.onupgradeneeded = () => opening.result.createObjectStore("images");
-    opening.onerror = () => reject(opening.error);
-    opening.onsuccess = () => {
-      const asked = request(opening.result.transaction("images", mode).objectStore("images"));
-      asked.onsuccess = () => resolve(asked.result);
-      asked.onerror = () => reject(asked.error);
-      opening.result.close(); // when the request is done
-    };
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
   });
+}
+
+// opened is that storage; it stays open, since a page that is left has no time to open it.
+const opened = new Promise((resolve, reject) => {
+  const opening = indexedDB.open("gomflux", 1);
+  opening.onupgradeneeded = () => opening.result.createObjectStore("images");
+  result(opening).then(resolve, reject);
+});
+opened.catch(() => {}); // the user keeps nothing
+
+// images returns the result of a request about images.
+async function images(mode, request) {
+  const transaction = (await opened).transaction("images", mode);
+  const asked = request(transaction.objectStore("images"));
+  transaction.commit();
+  return result(asked);
 }
 
 export class Draft {
@@ -34,6 +43,7 @@ export class Draft {
     const later = () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.save(), delay);
+      this.saveImages();
     };
     for (const kind of ["input", "change"]) document.getElementById("form").addEventListener(kind, later);
     addEventListener("pagehide", () => this.save());
@@ -51,10 +61,19 @@ export class Draft {
     } catch {
       // no room, or the user keeps nothing
     }
+    this.saveImages();
+  }
+
+  // saveImages stores the images if there are others.
+  saveImages() {
+    if (this.restoring) return;
     const now = Object.fromEntries(Object.entries(this.boxes).map(([name, box]) => [name, box.images]));
     if (Object.entries(now).every(([name, list]) => list === this.shown[name] || list.length + (this.shown[name]?.length ?? 0) === 0)) return;
     this.shown = now;
-    for (const name of [this.tab, "last"]) images("readwrite", store => store.put(now, name)).catch(() => {});
+    images("readwrite", store => {
+      store.put(now, this.tab);
+      return store.put(now, "last");
+    }).catch(() => {});
   }
 
   restore() {
@@ -78,14 +97,17 @@ export class Draft {
     this.form.kept = found.kept ?? {};
     for (const l of found.loras ?? []) this.form.addLoRA(l.path, l.scale);
     this.form.show();
-    this.restoring = this.restoreImages(images).catch(() => {}).finally(() => { this.restoring = null; });
+    this.restoring = this.restoreImages(images).catch(() => {}).finally(() => {
+      this.restoring = null;
+      this.saveImages();
+    });
   }
 
-  async restoreImages(name) {
-    const found = await images("readonly", store => store.get(name));
+  async restoreImages(from) {
+    const found = await images("readonly", store => store.get(from));
     for (const [name, box] of Object.entries(this.boxes)) { // the start image before its mask
       if (found?.[name]?.length > 0 && box.images.length === 0) box.set(found[name]);
-      this.shown[name] = box.images;
+      if (from === this.tab) this.shown[name] = box.images;
     }
     await images("readwrite", store => store.delete(IDBKeyRange.upperBound(Date.now() - week))); // of tabs
   }

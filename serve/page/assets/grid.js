@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { drawGrid } from "./gridfile.js";
+import { update } from "./item.js";
 
 const byID = id => document.getElementById(id);
 const most = 64; // images
@@ -225,6 +226,7 @@ class Grid {
     this.part(".cancel").hidden = !waits;
     this.part(".save").hidden = this.part(".close").hidden = waits;
     this.part(".save").disabled = done === 0;
+    update();
   }
 
   async cancel() {

@@ -13,7 +13,7 @@ export function sizeOf(ratio, model, maxPixels) {
     for (const round of [Math.floor, Math.ceil]) {
       const width = multiple * round(height * ratio / multiple);
       if (width < multiple || width * height > pixels) continue;
-      const off = 3 * Math.abs(Math.log(width / height / ratio)) + Math.log(pixels / (width * height));
+      const off = 8 * Math.abs(Math.log(width / height / ratio)) + Math.log(pixels / (width * height));
       if (!best || off < best.off) best = { width, height, off };
     }
   }
