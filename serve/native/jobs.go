@@ -212,7 +212,8 @@ type jsonSeconds struct {
 // jobJSON describes a job, with its images unless j is nil.
 func (a *API) jobJSON(s engine.Status, j Job) jsonJob {
 	v := jsonJob{
-		ID: s.ID, State: s.State, Model: s.Model, Prompt: s.Prompt, Label: s.Label, Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
+		ID: s.ID, State: s.State, Model: s.Model, Prompt: s.Prompt, Label: s.Label,
+		Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
 		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), SecondsLeft: seconds(s.Left),
 	}
 	if s.Err != nil {

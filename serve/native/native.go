@@ -190,7 +190,8 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	for _, m := range a.engine.Models() {
 		models = append(models, jsonModel{
 			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
-			Multiple: m.Multiple, Side: m.Side, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free, HasAlpha: m.HasAlpha, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
+			Multiple: m.Multiple, Side: m.Side, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free,
+			HasAlpha: m.HasAlpha, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}
 	return reply(w, http.StatusOK, map[string]any{"models": models, "max_pixels": a.MaxPixels})

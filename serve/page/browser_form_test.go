@@ -63,6 +63,7 @@ func (b *browser) elsewhere(prompt string) {
 
 // TestFormStays reloads a form that was not sent, and opens it in a second tab.
 func TestFormStays(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	b.run(chromedp.SetValue("#model", "several"), changed("#model"), chromedp.SendKeys("#prompt", "not sent"),
 		chromedp.SendKeys("#seed", "18446744073709551615"), chromedp.Click("#add-lora"), chromedp.SetValue(".lora select", "owner/style"),
@@ -101,6 +102,7 @@ func TestFormStays(t *testing.T) {
 
 // TestTabs shows jobs of one tab, and of other programs, in all tabs, with their prompts and images.
 func TestTabs(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	tab := b.second()
 	b.run(chromedp.SendKeys("#prompt", "a slow cat"), chromedp.SetValue("#steps", "20000"), chromedp.Click("#generate"))
@@ -123,6 +125,7 @@ func TestTabs(t *testing.T) {
 
 // TestOffline loses the server and finds it again.
 func TestOffline(t *testing.T) {
+	t.Parallel()
 	b := start(t, nil)
 	target, err := url.Parse(b.url)
 	if err != nil {
@@ -165,6 +168,7 @@ func TestOffline(t *testing.T) {
 
 // TestGrid makes a grid, loads the page again, downloads it as an image, and cancels another one.
 func TestGrid(t *testing.T) {
+	t.Parallel()
 	b := open(t, func(c *serve.Config) {
 		model := &model{}
 		c.Engine = engine.New(engine.Config{Open: opens(model), Models: models, Queue: 2, KeepAlive: -1, Keep: 60e9})
@@ -177,7 +181,8 @@ func TestGrid(t *testing.T) {
 	b.run(chromedp.Reload())
 	b.wait(`document.querySelector(".grid .title")?.textContent === "Grid: 6 of 6 images"`)
 	b.wait(`document.querySelectorAll(".picture").length === 6`)
-	if got := b.text(`[...document.querySelectorAll(".grid th")].map(th => th.textContent)`); got != "steps 5,steps 6,steps 7,a fox,a dog that runs" {
+	got := b.text(`[...document.querySelectorAll(".grid th")].map(th => th.textContent)`)
+	if got != "steps 5,steps 6,steps 7,a fox,a dog that runs" {
 		t.Errorf("labels %s", got)
 	}
 	if got := b.text(`document.querySelectorAll(".job").length`); got != "0" {
@@ -232,6 +237,7 @@ func TestGrid(t *testing.T) {
 
 // TestPresetsAndHistory saves, uses and deletes presets and prompts.
 func TestPresetsAndHistory(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	b.text(`window.confirm = () => true`)
 	b.run(chromedp.SendKeys("#prompt", "a cat"), chromedp.SendKeys("#steps", "3"), chromedp.SetValue("#count", "2"),
@@ -270,6 +276,7 @@ func TestPresetsAndHistory(t *testing.T) {
 
 // TestSizesAndModels chooses a size by its ratio, and reads what the page says of models.
 func TestSizesAndModels(t *testing.T) {
+	t.Parallel()
 	b := open(t, func(c *serve.Config) {
 		large, small := models()[0], models()[1]
 		large.Defaults.Width, large.Defaults.Height, large.Side = 1024, 1024, 16
@@ -278,7 +285,8 @@ func TestSizesAndModels(t *testing.T) {
 		small.Peak, small.Free = 2e9, 16e9
 		c.MaxPixels = 1 << 20
 		c.LoRAs = nil
-		c.Engine = engine.New(engine.Config{Open: opens(&model{}), Models: func() []engine.ModelInfo { return []engine.ModelInfo{large, small} }})
+		list := func() []engine.ModelInfo { return []engine.ModelInfo{large, small} }
+		c.Engine = engine.New(engine.Config{Open: opens(&model{}), Models: list})
 	})
 	size := func(ratio, width, height string) {
 		t.Helper()
@@ -310,12 +318,13 @@ func TestSizesAndModels(t *testing.T) {
 	}
 	size("16:9", "576", "320")
 	if !evaluate[bool](b, `document.getElementById("add-lora").disabled && !document.getElementById("no-loras").hidden`) {
-		t.Error("LoRAs can be added, and there are none")
+		t.Error("a LoRA can be added to an empty list")
 	}
 }
 
 // TestGenerateStaysInView scrolls the form and the gallery on a laptop.
 func TestGenerateStaysInView(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	b.run(chromedp.SetValue("#steps", "1"), chromedp.SetValue("#count", "12"), chromedp.Click("#generate"))
 	b.pictures(12)
@@ -335,9 +344,10 @@ func TestGenerateStaysInView(t *testing.T) {
 	b.wait("scrollY > 500")
 	b.wait(seen)
 	b.run(chromedp.SetValue("#steps", "20000"), chromedp.Click("#generate"))
-	b.wait(`document.querySelector("#now img")?.getBoundingClientRect().bottom <= innerHeight && !document.querySelector("#now img").hidden`)
+	b.wait(`document.querySelector("#now img:not([hidden])")?.getBoundingClientRect().bottom <= innerHeight`)
 	b.run(chromedp.Focus("#grid-options summary"))
 	// what has the focus is not below the bar
 	b.tab(kb.Tab, `document.activeElement.id === "read"`)
-	b.wait(`document.activeElement.parentElement.getBoundingClientRect().bottom <= document.getElementById("actions").getBoundingClientRect().top`)
+	const side = ".getBoundingClientRect()"
+	b.wait("document.activeElement.parentElement" + side + `.bottom <= document.getElementById("actions")` + side + ".top")
 }

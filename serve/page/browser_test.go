@@ -167,7 +167,8 @@ func start(t *testing.T, edit func(*serve.Config)) *browser {
 		case *runtime.EventExceptionThrown:
 			problems = append(problems, fmt.Sprint(e.ExceptionDetails))
 		case *log.EventEntryAdded:
-			known := strings.Contains(e.Entry.Text, "the server responded with a status of") || b.unreachable && strings.Contains(e.Entry.Text, "net::ERR_")
+			known := strings.Contains(e.Entry.Text, "the server responded with a status of") ||
+				b.unreachable && strings.Contains(e.Entry.Text, "net::ERR_")
 			if e.Entry.Level == log.EntryLevelError && !known {
 				problems = append(problems, e.Entry.Text) // answers with errors are shown on the page
 			}

@@ -198,7 +198,7 @@ class Grid {
       const line = this.table.insertRow();
       for (let i = -1; i < p.size[0]; i++) {
         if (i >= 0 && j >= 0) line.append(byID("cell-template").content.firstElementChild.cloneNode(true));
-        else line.append(document.createElement(i < 0 && j < 0 ? "td" : "th"));
+        else line.append(document.createElement("td"));
       }
     }
     this.part(".cancel").addEventListener("click", () => this.cancel());
@@ -213,8 +213,11 @@ class Grid {
 
   head(direction, index, text) {
     const cell = direction === 0 ? this.table.rows[0].cells[index + 1] : this.table.rows[index + 1].cells[0];
-    cell.textContent = text;
-    cell.scope = direction === 0 ? "col" : "row";
+    if (text === "" || cell.tagName === "TH") return text;
+    const head = document.createElement("th");
+    head.textContent = text;
+    head.scope = direction === 0 ? "col" : "row";
+    cell.replaceWith(head);
     return text;
   }
 

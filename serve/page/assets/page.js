@@ -45,7 +45,7 @@ byID("form").addEventListener("submit", async event => {
   try {
     const body = form.request();
     const cells = requests(body);
-    remember(body.prompt);
+    for (const { prompt } of cells ?? [body]) remember(prompt);
     if (cells) {
       grids.send(cells, job => jobs.add(job));
       return;
