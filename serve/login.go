@@ -62,6 +62,7 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	gone := s.newCookie("", s.encrypted())
 	gone.Value, gone.MaxAge = "", -1
 	http.SetCookie(w, gone)
+	w.Header().Set("Clear-Site-Data", `"storage"`) // what the page keeps in the browser
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 

@@ -15,7 +15,7 @@ func (s *Server) mountAPIs() {
 		Private: len(s.Tokens) > 0, Gallery: s.Gallery, Pulls: s.Pulls, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels,
 		Log: s.Log,
 	})
-	s.finish = own.Wait
+	s.finish, s.hangUp = own.Wait, own.HangUp
 	s.mux.Handle("/api/v1/", own)
 	kept := &keeper{b, own}
 	automatic := sdapi.New(kept, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})

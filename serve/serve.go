@@ -78,6 +78,7 @@ type Server struct {
 	started  time.Time
 	closing  atomic.Bool
 	finish   func(context.Context) error // waits until images are stored
+	hangUp   func()                      // ends the streams that have no end
 }
 
 // timing is how long the server waits for clients.
@@ -171,6 +172,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if closed := s.Engine.Close(grace); closed != nil && !errors.Is(closed, context.DeadlineExceeded) {
 		s.Log.Warn("closing the models", "error", closed.Error())
 	}
+	s.hangUp()
 	answers, cancel := context.WithTimeout(late, s.timing.answers)
 	defer cancel()
 	if server.Shutdown(answers) != nil {

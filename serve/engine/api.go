@@ -35,6 +35,8 @@ type Request struct {
 	Previews int
 	// Warnings are what the client is told about the request.
 	Warnings []string
+	// Label is what the client wants to know of the job later, such as its place in a grid.
+	Label string
 }
 
 // Sources are the files of a request's images, which have the same names in its Options.
@@ -68,6 +70,8 @@ func (s State) Ended() bool { return s == Done || s == Failed || s == Canceled }
 type Status struct {
 	ID      string // unguessable
 	Client  string
+	Prompt  string
+	Label   string // of the request
 	Model   string
 	State   State
 	Ahead   int // jobs that run before it, while it is queued
@@ -165,6 +169,10 @@ type ModelInfo struct {
 	Defaults gomflux.Defaults
 	// SizeMultiple is what the sides of images are multiples of, 0 if that is unknown.
 	SizeMultiple int
+	Bytes        int64 // size of its files, 0 if it is not here
+	// Peak is the estimated memory for an image of the default size, and Free what is available for it
+	// on this machine, in bytes; 0 if they are not known.
+	Peak, Free int64
 	// GuidanceUnit is how the guidance scale of Defaults counts.
 	GuidanceUnit picture.GuidanceUnit
 	TrueCFG      bool      // takes [gomflux.Options].TrueCFGScale

@@ -62,7 +62,8 @@ func (j *Job) Status() Status {
 
 func (j *Job) status() Status {
 	s := Status{
-		ID: j.id, Client: j.client, Model: j.model, State: j.state, Image: j.image, Images: j.images,
+		ID: j.id, Client: j.client, Prompt: j.request.Options.Prompt, Label: j.request.Label,
+		Model: j.model, State: j.state, Image: j.image, Images: j.images,
 		Step: j.step, Steps: j.steps, Created: j.created, Started: j.started, Ended: j.ended, Left: j.left(),
 		Warnings: j.request.Warnings,
 	}

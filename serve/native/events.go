@@ -100,6 +100,9 @@ func (s *stream) write(text string) {
 // eventText returns an event in the format of server-sent events.
 func (a *API) eventText(ctx context.Context, id, kind string, e engine.Event) string {
 	v := eventJSON{jsonJob: a.jobJSON(e.Status, nil), Bytes: e.Bytes, TotalBytes: e.Total}
+	if e.Kind != engine.EventQueued {
+		v.Prompt, v.Label = "", "" // which may be long, and steps are many
+	}
 	if e.Preview != nil {
 		var b bytes.Buffer
 		if err := jpeg.Encode(&b, e.Preview, &jpeg.Options{Quality: previewQuality}); err == nil {

@@ -32,7 +32,8 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (*fakeJob, erro
 	}
 	e.requests = append(e.requests, r)
 	j := &fakeJob{sources: r.Sources, changed: make(chan struct{}), status: engine.Status{
-		ID: fmt.Sprintf("job%d", len(e.jobs)), Client: r.Client, Model: r.Model, State: engine.Queued, Images: len(r.Seeds),
+		ID: fmt.Sprintf("job%d", len(e.jobs)), Client: r.Client, Prompt: r.Options.Prompt, Label: r.Label,
+		Model: r.Model, State: engine.Queued, Images: len(r.Seeds),
 		Steps: r.Options.Steps, Created: time.Unix(1e9, 0),
 	}}
 	e.jobs = append(e.jobs, j)

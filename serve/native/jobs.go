@@ -118,8 +118,9 @@ func (a *API) remember(id string, rec *record) {
 }
 
 // Keep stores the images of a client's job in the gallery as they are finished, whether a client reads
-// its events or not. The API does so for its own jobs.
+// its events or not, and tells those who follow all jobs. The API does so for its own jobs.
 func (a *API) Keep(j Job, client string) {
+	defer a.announce()
 	if a.Gallery == nil {
 		return
 	}
@@ -172,6 +173,8 @@ type jsonJob struct {
 	ID          string        `json:"id"`
 	State       engine.State  `json:"state"`
 	Model       string        `json:"model"`
+	Prompt      string        `json:"prompt,omitempty"` // events have it only if they are queued or position
+	Label       string        `json:"label,omitempty"`
 	Ahead       int           `json:"ahead"`
 	Index       int           `json:"index"` // of the image that is being generated, from 0
 	Count       int           `json:"count"`
@@ -210,7 +213,8 @@ type jsonSeconds struct {
 // jobJSON describes a job, with its images unless j is nil.
 func (a *API) jobJSON(s engine.Status, j Job) jsonJob {
 	v := jsonJob{
-		ID: s.ID, State: s.State, Model: s.Model, Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
+		ID: s.ID, State: s.State, Model: s.Model, Prompt: s.Prompt, Label: s.Label,
+		Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
 		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), SecondsLeft: seconds(s.Left),
 		Warnings: s.Warnings,
 	}

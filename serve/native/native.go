@@ -57,6 +57,8 @@ type API struct {
 	mu   sync.Mutex
 	jobs map[string]*record // by id
 	many int                // of them, at which those that are not needed are removed
+	// submitted is closed at the next job, and over when the server shuts down.
+	submitted, over chan struct{}
 }
 
 //go:embed openapi.json
@@ -76,6 +78,10 @@ func (a *API) routes() []route {
 		{"DELETE", "/api/v1/jobs/{id}", a.cancel},
 		{"GET", "/api/v1/jobs/{id}/events", a.events},
 		{"GET", "/api/v1/jobs/{id}/pictures/{index}", a.jobPicture},
+		{"GET", "/api/v1/events", a.live},
+		{"GET", "/api/v1/presets", a.listPresets},
+		{"PUT", "/api/v1/presets/{name}", a.savePreset},
+		{"DELETE", "/api/v1/presets/{name}", a.removePreset},
 		{"GET", "/api/v1/models", a.models},
 		{"GET", "/api/v1/loras", a.loras},
 		{"GET", "/api/v1/pulls", a.listPulls},
@@ -102,6 +108,7 @@ func New[J Job](e Engine[J], c Config) *API {
 	c.Log = cmp.Or(c.Log, slog.Default())
 	a := &API{
 		Config: c, engine: adapted[J]{e}, mux: http.NewServeMux(), decoding: make(chan struct{}, 2), jobs: map[string]*record{},
+		submitted: make(chan struct{}), over: make(chan struct{}),
 	}
 	methods := map[string][]string{}
 	for _, route := range a.routes() {
@@ -163,6 +170,10 @@ type jsonModel struct {
 	Missing  string       `json:"missing,omitempty"`
 	Edits    bool         `json:"edits"`
 	Multiple bool         `json:"multiple"` // takes several reference images
+	Side     int          `json:"size_multiple,omitempty"`
+	Bytes    int64        `json:"bytes,omitempty"`
+	Peak     int64        `json:"peak_bytes,omitempty"`
+	Free     int64        `json:"free_bytes,omitempty"`
 	HasAlpha bool         `json:"transparent"`
 	Defaults jsonDefaults `json:"defaults"`
 	Created  time.Time    `json:"created,omitzero"`
@@ -183,7 +194,8 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	for _, m := range a.engine.Models() {
 		models = append(models, jsonModel{
 			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
-			Multiple: m.Multiple, HasAlpha: m.HasAlpha, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
+			Multiple: m.Multiple, Side: m.SizeMultiple, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free,
+			HasAlpha: m.HasAlpha, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}
 	return reply(w, http.StatusOK, map[string]any{

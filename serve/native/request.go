@@ -28,6 +28,7 @@ const (
 	maxCount      = 64 // images of a job
 	maxReferences = 16
 	maxLoRAs      = 16
+	maxLabel      = 1000 // bytes
 )
 
 // A jsonRequest is the body of POST /api/v1/jobs. Its names are those of settings where they exist.
@@ -63,6 +64,7 @@ type jsonRequest struct {
 	Expand            []int       `json:"expand"`    // left, top, right, bottom
 	NoPasteBack       bool        `json:"no_paste_back"`
 	Previews          *int        `json:"previews"`
+	Label             string      `json:"label"`
 }
 
 type jsonLoRA struct {
@@ -131,7 +133,10 @@ func jsonKind(t reflect.Type) string {
 }
 
 func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err error) {
-	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
+	if len(j.Label) > maxLabel {
+		return q, badRequest("label: %d bytes, expected at most %d", len(j.Label), maxLabel)
+	}
+	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Label: j.Label, Options: gomflux.Options{
 		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
 		TrueCFGScale: j.TrueCFGScale, CFGNormalization: j.CFGNormalization, CFGTruncation: j.CFGTruncation,

@@ -161,6 +161,16 @@ func TestAccessibility(t *testing.T) {
 	b.run(chromedp.Click(".pullable:first-child .begin"))
 	b.wait(`document.querySelector("#pulls .state")?.textContent.includes(" of ")`)
 	check("a download")
+	b.run(chromedp.Click("#open-history"), chromedp.WaitVisible("#prompts button"))
+	check("the history")
+	b.run(chromedp.Click("#close-history"), chromedp.Click("#open-presets"), chromedp.SendKeys("#preset-name", "fast"+kb.Enter))
+	b.wait(`document.querySelector("#preset-list button")`)
+	check("presets")
+	b.run(chromedp.Click("#close-presets"), b.emptied("width"), chromedp.Click("#grid-options summary"))
+	b.run(chromedp.SetValue("#grid-x", "seed"), chromedp.SendKeys("#grid-x-values", "1-4"), chromedp.Click("#generate"))
+	b.wait(`document.querySelectorAll(".grid .state").length === 4 && !document.querySelector(".grid .cancel").hidden`)
+	b.text(`document.getElementById("offline").hidden = false`)
+	check("a grid and no server")
 }
 
 // emulateScheme returns an action that prefers light or dark colours.

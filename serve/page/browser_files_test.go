@@ -93,7 +93,7 @@ func TestReadSettings(t *testing.T) {
 		b.said("Settings filled in.")
 		b.field("prompt", "from a file")
 		b.field("seed", "18446744073709551615")
-		b.wait(`document.querySelector(".lora input").value === "owner/style"`)
+		b.wait(`document.querySelector(".lora select").value === "owner/style"`)
 	}
 	b.run(chromedp.SetUploadFiles("#read", []string{made}))
 	check()

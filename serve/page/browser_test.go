@@ -114,6 +114,15 @@ type browser struct {
 	ctx   context.Context
 	url   string
 	model *model
+	// unreachable reports that the test loses the server, of which the browser complains.
+	unreachable bool
+}
+
+// opens returns a function that opens a model.
+func opens(m *model) func(context.Context, string, []gomflux.LoRA, func(gomflux.Progress)) (engine.Model, error) {
+	return func(context.Context, string, []gomflux.LoRA, func(gomflux.Progress)) (engine.Model, error) {
+		return m, nil
+	}
 }
 
 // chromium returns the path of the browser, and skips the test without one.
@@ -159,7 +168,9 @@ func start(t *testing.T, edit func(*serve.Config)) *browser {
 		case *runtime.EventExceptionThrown:
 			problems = append(problems, fmt.Sprint(e.ExceptionDetails))
 		case *log.EventEntryAdded:
-			if e.Entry.Level == log.EntryLevelError && !strings.Contains(e.Entry.Text, "the server responded with a status of") {
+			known := strings.Contains(e.Entry.Text, "the server responded with a status of") ||
+				b.unreachable && strings.Contains(e.Entry.Text, "net::ERR_")
+			if e.Entry.Level == log.EntryLevelError && !known {
 				problems = append(problems, e.Entry.Text) // answers with errors are shown on the page
 			}
 		case *network.EventRequestWillBeSent:
@@ -198,10 +209,7 @@ func (b *browser) serve(edit func(*serve.Config)) string {
 	}
 	c := serve.Config{
 		Engine: engine.New(engine.Config{
-			Open: func(context.Context, string, []gomflux.LoRA, func(gomflux.Progress)) (engine.Model, error) {
-				return b.model, nil
-			},
-			Models: models, Queue: 20, KeepAlive: time.Minute, Keep: time.Minute,
+			Open: opens(b.model), Models: models, Queue: 20, KeepAlive: time.Minute, Keep: time.Minute,
 		}),
 		Address: listener.Addr().String(), MaxBody: 25e6, MaxPixels: 1 << 22, MaxSteps: 1 << 20, Gallery: g,
 		LoRAs: func() []string { return []string{"owner/style"} }, Log: slog.New(slog.DiscardHandler), Version: "test",
@@ -240,9 +248,11 @@ func (b *browser) text(expression string) string {
 // evaluate returns the value of an expression, or of its promise.
 func evaluate[T any](b *browser, expression string) T {
 	b.Helper()
-	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	ctx, cancel := context.WithTimeout(b.ctx, *patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("%s: %v", expression, err)
 	}
 	return v
 }

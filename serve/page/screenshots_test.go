@@ -61,7 +61,8 @@ func TestScreenshots(t *testing.T) {
 		chromedp.SetValue("#steps", "100"), chromedp.Click("#generate"))
 	b.wait(`Number(document.querySelector(".job .state")?.textContent.match(/step (\d+)/)?.[1]) > 50`)
 	b.wait(loaded)
-	b.run(emulateScheme("light"), chromedp.EmulateViewport(1440, 1000), chromedp.Evaluate[chromedp.Void](`scrollTo(0, 0)`))
+	b.run(emulateScheme("light"), chromedp.EmulateViewport(1440, 1000),
+		chromedp.Evaluate[chromedp.Void](`scrollTo(0, 0); document.getElementById("new").scrollTo(0, 0)`))
 	b.wait("scrollY === 0")
 	b.screenshot("serve-page.png")
 	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateScale(2)), emulateScheme("dark"),

@@ -2,6 +2,8 @@
 
 import { ImageBox } from "./images.js";
 import { Inpainting } from "./inpaint.js";
+import { Sizes } from "./sizes.js";
+import { bytes } from "./text.js";
 
 const byID = id => document.getElementById(id);
 const maxReferences = 16;
@@ -15,6 +17,8 @@ export class Form {
   constructor(say) {
     this.say = say;
     this.models = [];
+    this.loraNames = [];
+    this.wanted = undefined; // name of the model to choose when they are listed
     this.kept = {};
     this.start = new ImageBox(byID("start"), 1, say);
     this.inpainting = new Inpainting(this.start, say);
@@ -28,7 +32,15 @@ export class Form {
     byID("strength").addEventListener("input", () => this.showStrength());
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
     byID("empty").addEventListener("click", () => this.reset());
-    this.showStrength(); // browsers keep the fields of a page that is reloaded
+    this.sizes = new Sizes(this);
+    this.show(); // browsers keep the fields of a page that is reloaded
+  }
+
+  // show shows what depends on fields that were filled in.
+  show() {
+    this.showStrength();
+    this.inpainting.show();
+    if (this.models.length > 0) this.showModel();
   }
 
   showStrength() {
@@ -38,17 +50,30 @@ export class Form {
   // setModels lists models; the one that was chosen stays chosen. maxPixels limits all images of a
   // request together.
   setModels(models, maxPixels) {
-    this.inpainting.maxPixels = maxPixels;
-    const before = byID("model").value;
+    this.maxPixels = this.inpainting.maxPixels = maxPixels;
+    const before = this.wanted ?? byID("model").value;
+    this.wanted = undefined;
     this.models = models;
     byID("model").replaceChildren(...models.map(m =>
-      new Option(m.missing ? `${m.name} (not available)` : m.name, m.name, m.default, m.default)));
+      new Option(m.name + (m.missing ? " (not available)" : m.peak_bytes > m.free_bytes ? " (too large for the memory)" : ""),
+        m.name, m.default, m.default)));
     if (models.some(m => m.name === before)) byID("model").value = before;
     this.showModel();
   }
 
   setLoRAs(loras) {
-    byID("lora-names").replaceChildren(...loras.map(l => new Option(l.path, l.path)));
+    this.loraNames = loras.map(l => l.path);
+    byID("no-loras").hidden = loras.length > 0;
+    byID("add-lora").disabled = loras.length === 0;
+    for (const row of byID("lora-rows").children) this.listLoRAs(row.querySelector("select"));
+  }
+
+  // listLoRAs fills a list with the LoRAs of the server, and the one that is chosen.
+  listLoRAs(list, chosen = list.value) {
+    const options = this.loraNames.map(name => new Option(name, name));
+    if (chosen !== "" && !this.loraNames.includes(chosen)) options.push(new Option(`${chosen} (not in the list)`, chosen));
+    list.replaceChildren(new Option("Choose a LoRA", ""), ...options);
+    list.value = chosen;
   }
 
   model() {
@@ -63,12 +88,18 @@ export class Form {
       return;
     }
     const notes = [];
+    if (model.bytes) notes.push(`${bytes(model.bytes)} on the disk.`);
+    if (model.peak_bytes) {
+      const free = model.free_bytes ? `, ${bytes(model.free_bytes)} are available` : "";
+      notes.push(`Needs about ${bytes(model.peak_bytes)} of memory${free}${model.peak_bytes > model.free_bytes ? ": too little" : ""}.`);
+    }
     if (model.licence) notes.push(`Licence: ${[model.licence, model.licence_terms].filter(Boolean).join(", ")}.`);
     if (model.missing) notes.push(model.missing);
     byID("model-note").textContent = notes.join(" ");
     for (const name of ["width", "height", "steps", "guidance"]) {
       byID(name).placeholder = model.defaults[name] ?? "";
     }
+    this.sizes.show();
     if (this.inpainting.ownSize()) byID("width").placeholder = byID("height").placeholder = "as image";
     byID("references").hidden = !model.edits;
     this.references.setLimit(model.multiple ? maxReferences : 1);
@@ -78,11 +109,9 @@ export class Form {
   addLoRA(path, scale) {
     const row = document.createElement("div");
     row.className = "lora";
-    const name = document.createElement("input");
-    name.setAttribute("list", "lora-names");
+    const name = document.createElement("select");
     name.setAttribute("aria-label", "LoRA");
-    name.placeholder = "owner/name";
-    name.value = path;
+    this.listLoRAs(name, path);
     const factor = document.createElement("input");
     factor.type = "number";
     factor.step = "any";
@@ -94,6 +123,7 @@ export class Form {
     remove.setAttribute("aria-label", "Remove the LoRA");
     remove.addEventListener("click", () => {
       row.remove();
+      this.changed();
       byID("add-lora").focus();
     });
     row.append(name, factor, remove);
@@ -103,8 +133,8 @@ export class Form {
 
   loras() {
     return [...byID("lora-rows").children].map(row => {
-      const [name, factor] = row.querySelectorAll("input");
-      return { path: name.value.trim(), scale: factor.value === "" ? 1 : Number(factor.value) };
+      const [name, factor] = row.querySelectorAll("select, input");
+      return { path: name.value, scale: factor.value === "" ? 1 : Number(factor.value) };
     }).filter(l => l.path !== "");
   }
 
@@ -130,14 +160,18 @@ export class Form {
 
   reset() {
     byID("form").reset();
-    this.showStrength();
     byID("lora-rows").replaceChildren();
     this.kept = {};
     this.start.clear();
     this.references.clear();
-    this.inpainting.show();
-    this.showModel();
+    this.show();
+    this.changed();
     byID("prompt").focus();
+  }
+
+  // changed tells listeners that fields were changed by the page.
+  changed() {
+    byID("form").dispatchEvent(new Event("change"));
   }
 
   // fill fills in settings. Fields that they do not have are emptied. notUsed are those of another
@@ -168,6 +202,7 @@ export class Form {
     if (missing.length > 0) notes.push(`Add the images it was made from: ${missing.join(", ")}.`);
     if (notUsed.length > 0) notes.push(`Not used: ${notUsed.map(l => `${l.field}: ${l.value}`).join("; ")}.`);
     this.showModel();
+    this.changed();
     byID("prompt").focus();
     this.say(["Settings filled in.", ...notes].join(" "));
   }

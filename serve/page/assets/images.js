@@ -83,6 +83,7 @@ export class ImageBox {
     this.images = images;
     this.show();
     this.changed();
+    this.fieldset.dispatchEvent(new Event("change", { bubbles: true }));
   }
 
   // setLimit sets the largest number of images; the last ones stay.

@@ -49,6 +49,6 @@ export class Item {
 }
 
 // update shows whether nothing is under way.
-function update() {
-  document.getElementById("no-jobs").hidden = document.querySelector(".job") !== null;
+export function update() {
+  document.getElementById("no-jobs").hidden = document.querySelector(".job, .grid .cancel:not([hidden])") !== null;
 }

@@ -1,7 +1,8 @@
 // The list of jobs that wait or run.
 
-import { call, events } from "./api.js";
+import { call } from "./api.js";
 import { ended, Item } from "./item.js";
+import { Now } from "./now.js";
 import { duration } from "./text.js";
 
 const list = document.getElementById("jobs");
@@ -9,94 +10,114 @@ const list = document.getElementById("jobs");
 // previewScale is the size of an image divided by that of its previews.
 const previewScale = 8;
 
-// maxStreams is how many waiting jobs are followed as they move up in the queue. Browsers have six
-// connections to a host, for all tabs, and each stream of events takes one.
-const maxStreams = 2;
+export const kinds = ["jobs", "queued", "loading", "step", "preview", "picture", "done", "failed", "canceled"];
 
-const kinds = ["queued", "position", "loading", "step", "preview", "picture", "done", "failed", "canceled"];
+const title = job => job.prompt || (job.prompt === undefined ? `Job of ${new Date(job.created).toLocaleTimeString()}` : "No prompt");
 
 export class Jobs {
-  // finished is called with each finished image.
-  constructor(say, fail, finished) {
+  // finished is called with each finished image. grids shows the jobs of grids.
+  constructor(say, fail, finished, grids) {
     this.say = say;
     this.fail = fail;
     this.finished = finished;
-    this.lines = new Map(); // {item, followed} by the id of the job, oldest first
+    this.grids = grids;
+    this.now = new Now();
+    this.lines = new Map(); // {item, title, said} by the id of the job, oldest first
+    this.over = new Set(); // ids of jobs that have ended
   }
 
-  // find shows the jobs that were started before the page was loaded, or elsewhere.
+  // find shows the grids whose jobs have ended, and their images.
   async find() {
     const { jobs } = await call("GET", "jobs");
     for (const job of jobs.reverse()) {
-      if (!ended(job.state)) this.add(job, `Job of ${new Date(job.created).toLocaleTimeString()}`);
+      if (ended(job.state) && this.grids.has(job)) {
+        this.add(job);
+        await this.settle(job.id);
+      }
     }
   }
 
-  // add shows a job until its end, and returns its line.
-  add(job, title) {
+  // add shows a job until its end, and returns its line, or null for one that has ended since.
+  add(job) {
+    if (this.over.has(job.id)) return null;
     const known = this.lines.get(job.id);
     if (known) return known.item.element;
-    const cancel = async () => {
-      await call("DELETE", path(job.id));
-      this.follow(job.id);
-    };
-    const item = new Item(list, title, cancel, this.fail);
-    show(item, job);
-    this.lines.set(job.id, { item, followed: false });
-    this.followFirst();
+    const cancel = () => call("DELETE", path(job.id));
+    const item = this.grids.cell(job, cancel) ?? new Item(list, title({ prompt: "", ...job }), cancel, this.fail);
+    this.lines.set(job.id, { item, title: title(job), said: "" });
+    this.show(job.id, job);
     return item.element;
   }
 
-  // followFirst follows the oldest jobs.
-  followFirst() {
-    for (const id of [...this.lines.keys()].slice(0, maxStreams)) this.follow(id);
+  // handle shows an event of a job, or the list of jobs with which events begin.
+  handle(kind, job) {
+    if (kind === "jobs") {
+      for (const each of job.jobs) this.add(each);
+      const listed = new Set(job.jobs.map(each => each.id));
+      for (const id of [...this.lines.keys()].filter(id => !listed.has(id))) this.settle(id); // while nobody listened
+      return;
+    }
+    this.add(job);
+    const line = this.lines.get(job.id);
+    if (!line) return;
+    this.show(job.id, job);
+    if (job.preview) this.showPreview(job.id, job);
+    const text = spoken(kind, job);
+    if (text && text !== line.said) this.say(line.said = text);
+    if (job.picture) this.picture(line, job.picture);
+    if (kind === "failed") this.fail(job.error?.message ?? "the job failed");
+    if (ended(kind)) this.remove(job.id);
   }
 
-  // follow reads the events of a job.
-  follow(id) {
+  picture(line, picture) {
+    line.item.finished?.(picture);
+    this.finished(picture);
+  }
+
+  // settle asks for a job whose events were missed.
+  async settle(id) {
     const line = this.lines.get(id);
-    if (!line || line.followed) return;
-    line.followed = true;
-    let said = "";
-    events(path(id), kinds, (kind, data) => {
-      show(line.item, data);
-      if (data.preview) showPreview(line.item.part(".preview"), data);
-      const text = spoken(kind, data);
-      if (text && text !== said) this.say(said = text);
-      if (data.picture) this.finished(data.picture);
-      if (kind === "failed") this.fail(data.error?.message ?? "the job failed");
-      if (ended(kind)) this.remove(id);
-      if (ended(kind) || kind === "position") this.refresh();
-    }, () => {
+    try {
+      const job = await call("GET", path(id));
+      if (!this.lines.has(id)) return;
+      this.show(id, job);
+      if (!ended(job.state)) return;
+      for (const picture of job.pictures ?? []) this.picture(line, picture);
+      if (job.state === "failed") this.fail(job.error?.message ?? "the job failed");
       this.remove(id);
-      this.fail("the server does not know the job any more");
-    });
+    } catch (error) {
+      if (error.status !== 404 || !this.lines.has(id)) return; // the next list of jobs settles it
+      line.item.show("Lost");
+      this.remove(id);
+      this.fail(`The server was started again, and has lost the job “${line.title.slice(0, 80)}”. History has its prompt.`);
+    }
   }
 
   remove(id) {
+    this.over.add(id);
     this.lines.get(id).item.remove();
     this.lines.delete(id);
-    this.followFirst();
+    this.now.ended(id, this.lines.size);
   }
 
-  // refresh shows the places of jobs that are not followed, and follows those that have left the
-  // queue.
-  async refresh() {
-    if (this.refreshing || ![...this.lines.values()].some(line => !line.followed)) return;
-    this.refreshing = true;
-    try {
-      const { jobs } = await call("GET", "jobs");
-      for (const job of jobs) {
-        const line = this.lines.get(job.id);
-        if (!line || line.followed) continue;
-        show(line.item, job);
-        if (job.state !== "queued") this.follow(job.id);
-      }
-    } catch (error) {
-      this.fail(error.message);
-    } finally {
-      this.refreshing = false;
-    }
+  // show shows the progress of a job.
+  show(id, job) {
+    const { text, done } = describe(job);
+    this.lines.get(id).item.show(text, done);
+    this.now.show(id, job.state, text, done);
+  }
+
+  // showPreview shows a preview in the size of the image.
+  showPreview(id, job) {
+    const { format, data, width, height } = job.preview;
+    const src = `data:image/${format};base64,${data}`;
+    const img = this.lines.get(id).item.part(".preview");
+    img.src = src;
+    img.alt = `Preview of image ${job.index + 1}`;
+    img.width = previewScale * width;
+    img.height = previewScale * height;
+    img.hidden = false;
+    this.now.preview(src);
   }
 }
 
@@ -104,18 +125,8 @@ function path(id) {
   return `jobs/${encodeURIComponent(id)}`;
 }
 
-// showPreview shows a preview in the size of the image.
-function showPreview(img, job) {
-  const { format, data, width, height } = job.preview;
-  img.src = `data:image/${format};base64,${data}`;
-  img.alt = `Preview of image ${job.index + 1}`;
-  img.width = previewScale * width;
-  img.height = previewScale * height;
-  img.hidden = false;
-}
-
-// show shows the progress of a job.
-function show(item, job) {
+// describe returns the progress of a job as text, and how much is done, from 0 to 1 or undefined.
+function describe(job) {
   let text = job.state;
   let done;
   switch (job.state) {
@@ -138,14 +149,13 @@ function show(item, job) {
     }
   }
   if (job.seconds_left) text += `, about ${duration(job.seconds_left)} left`;
-  item.show(text, done);
+  return { text, done };
 }
 
 // spoken returns what is announced. It is the same for all steps of an image, since there are many.
 function spoken(kind, job) {
   switch (kind) {
     case "queued":
-    case "position":
       return job.ahead === 0 ? "The job is next in the queue." : `The job waits; ${job.ahead} run before it.`;
     case "loading":
       return `Loading ${job.model}.`;

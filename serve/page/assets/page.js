@@ -2,8 +2,13 @@
 
 import { call } from "./api.js";
 import { Form } from "./form.js";
+import { Draft } from "./draft.js";
 import { Gallery } from "./gallery.js";
-import { Jobs } from "./jobs.js";
+import { Grids, requests } from "./grid.js";
+import { remember } from "./history.js";
+import { Jobs, kinds } from "./jobs.js";
+import { follow } from "./live.js";
+import { Presets } from "./presets.js";
 import { Pulls } from "./pulls.js";
 
 const byID = id => document.getElementById(id);
@@ -25,7 +30,10 @@ function fail(text) {
 
 const form = new Form(say);
 const gallery = new Gallery(form, say, fail);
-const jobs = new Jobs(say, fail, picture => gallery.finished(picture));
+const grids = new Grids(say, fail);
+const jobs = new Jobs(say, fail, picture => gallery.finished(picture), grids);
+new Draft(form);
+new Presets(form, say);
 const pulls = new Pulls(() => byID("model").value, say, fail, () => {
   listModels().catch(error => fail(error.message));
 });
@@ -36,9 +44,13 @@ byID("form").addEventListener("submit", async event => {
   byID("generate").disabled = true;
   try {
     const body = form.request();
-    const job = await call("POST", "jobs", body);
-    const line = jobs.add(job, body.prompt);
-    if (matchMedia("(max-width: 56rem)").matches) line.scrollIntoView({ block: "center" }); // it is below the form
+    const cells = requests(body);
+    for (const { prompt } of cells ?? [body]) remember(prompt);
+    if (cells) {
+      grids.send(cells, job => jobs.add(job));
+      return;
+    }
+    jobs.add(await call("POST", "jobs", body));
   } catch (error) {
     fail(error.message);
   } finally {
@@ -120,4 +132,21 @@ async function load() {
   }
 }
 
+// offline shows whether the server answers. What may have changed since it did is asked for again.
+let away = false;
+function offline(now) {
+  if (now === away) return;
+  away = now;
+  byID("offline").hidden = !now;
+  if (now) return;
+  fail("");
+  say("The server answers again.");
+  Promise.allSettled([listModels(), call("GET", "loras").then(({ loras }) => form.setLoRAs(loras)), pulls.find()]);
+}
+
 load();
+follow(kinds, (kind, data) => {
+  jobs.handle(kind, data);
+  if (kind === "jobs") gallery.refresh(); // images may have been missed
+}, offline);
+if (grids.pending.length > 0) grids.send([], job => jobs.add(job)); // of this tab, before it was loaded again

@@ -16,7 +16,11 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -37,6 +41,8 @@ type servedModels struct {
 
 	lorasListed []string
 	lorasWhen   time.Time
+
+	memory map[string][2]int64 // estimates and what is available, in bytes, by name and revision
 }
 
 // A givenModel is a model of --model.
@@ -156,7 +162,7 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 	if known != nil {
 		info.Licence, info.Missing = known.Licence, missing(known)
 		info.Edits, info.Multiple, info.HasAlpha, info.GuidanceUnit = known.Edits, known.Multiple, known.Alpha, known.Guidance
-		info.TrueCFG, info.SizeMultiple = known.TrueCFG, known.SizeMultiple
+		info.TrueCFG, info.SizeMultiple, info.Bytes = known.TrueCFG, known.SizeMultiple, known.Bytes
 		if known.Stack != nil {
 			m.log.Error("internal error (this is a bug: please report it)", "model", name, "stack", string(known.Stack))
 		}
@@ -176,7 +182,44 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 	if d := source.Defaults(); d != nil {
 		info.Defaults = *d
 	}
+	if info.Missing == "" {
+		info.Peak, info.Free = m.estimate(name, source)
+	}
 	return info
+}
+
+// estimate returns the memory estimate of a model and what is available, 0 until they are known. It is made
+// when MLX has nothing else to do.
+func (m *servedModels) estimate(name string, source *gomflux.Source) (peak, free int64) {
+	key := name + "@" + source.Revision()
+	if found, ok := m.memory[key]; ok {
+		return found[0], found[1]
+	}
+	if m.memory == nil {
+		m.memory = map[string][2]int64{}
+	}
+	m.memory[key] = [2]int64{} // is under way
+	o := models.LoadOptions{Defaults: (*family.Defaults)(source.Defaults())}
+	if q := m.options.Quantize.OrZero(); q != "" && q != cli.None {
+		o.Quantize, _ = component.ParseQuantization(string(q), m.options.GroupSize.OrZero()) // open reports errors
+	}
+	go func() {
+		err := mlx.Do(context.Background(), func() error {
+			e, low, available, err := models.EstimateModel(source.FS(), o)
+			if m.options.lowRAM {
+				e = low
+			}
+			peak, free = e.Peak(), available
+			return err
+		})
+		if err != nil {
+			return // a job with the model will say so
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.memory[key], m.when = [2]int64{peak, free}, time.Time{}
+	}()
+	return 0, 0
 }
 
 // missing returns why a model cannot be used, with the command that would help.

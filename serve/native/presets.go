@@ -1,0 +1,66 @@
+package native
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/gomflux/gomflux/serve/gallery"
+)
+
+// listPresets lists a client's presets. They are in the folder of the gallery.
+func (a *API) listPresets(w http.ResponseWriter, r *http.Request) error {
+	g, err := a.gallery()
+	if err != nil {
+		return err
+	}
+	presets, err := g.Presets(a.owner(r))
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, map[string]any{"presets": presets})
+}
+
+// savePreset stores the settings of a request for a job under a name.
+func (a *API) savePreset(w http.ResponseWriter, r *http.Request) error {
+	g, err := a.gallery()
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	r.Body = io.NopCloser(io.TeeReader(http.MaxBytesReader(w, r.Body, gallery.MaxPreset), &text))
+	var j jsonRequest
+	if err := readJSON(r, &j); err != nil {
+		return err
+	}
+	if j.Image != nil || j.Mask != nil || j.References != nil {
+		return badRequest("image, mask and references: presets have no images")
+	}
+	err = g.SavePreset(a.owner(r), gallery.Preset{Name: r.PathValue("name"), Settings: json.RawMessage(text.Bytes())})
+	if wrong, ok := errors.AsType[*gallery.PresetError](err); ok {
+		return badRequest("%v", wrong)
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (a *API) removePreset(w http.ResponseWriter, r *http.Request) error {
+	g, err := a.gallery()
+	if err != nil {
+		return err
+	}
+	found, err := g.RemovePreset(a.owner(r), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	if !found {
+		return notFound("no such preset")
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
