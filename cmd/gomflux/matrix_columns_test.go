@@ -149,7 +149,7 @@ func noReferences(n int) func(r *row) string {
 	return func(r *row) string {
 		e, ok := r.declared.Pipeline.(family.Editor)
 		if !ok || r.declared.Class.References == 0 {
-			return r.declared.Class.Name + " does not take reference images|takes no reference images"
+			return "does not take reference images|takes no reference images"
 		}
 		return quoted(e.CheckReferences(n))
 	}
