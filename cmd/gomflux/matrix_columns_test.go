@@ -81,7 +81,7 @@ var columns = []column{
 		$RUNS -m mflux -o mflux.png
 		same mflux.png made.png
 		save -m mflux --path back --layout diffusers
-		inspect back --against $MODEL
+		within back
 		show mflux`},
 	{name: "save quantized", commands: `
 		save -m $MODEL --path saved4 -q 4
