@@ -267,8 +267,8 @@ func (r *row) command(args []string) (code int, stderr string, err error) {
 		return 0, "", samePixels(r.dir, args[1], args[2], 0)
 	case "within":
 		code, stderr, err := r.command([]string{"inspect", args[1], "--against", r.folder})
-		equal := regexp.MustCompile(`^[0-9]+ tensors equal\n(only in ` + regexp.QuoteMeta(r.folder) + `: .*\n)+$`)
-		if code == 1 && equal.MatchString(r.output) {
+		equal := `[a-z_0-9]*|[0-9]+ tensors equal|only in ` + regexp.QuoteMeta(r.folder) + `: .*|[0-9]+ differences? beyond.*`
+		if code == 1 && regexp.MustCompile(`^((`+equal+`)\n)+$`).MatchString(r.output) {
 			code, stderr = 0, ""
 		}
 		return code, stderr, err
