@@ -252,7 +252,7 @@ func (r *row) made() []string {
 //	same A B        compares the pixels of two images
 //	near A B        the same, where the order of computations differs, and so rounding
 //	quantized A B   the same as same, for models that mflux quantizes all of
-//	within A        compares the tensors of a folder with the model, which may have more: mflux has none without effect
+//	within A        compares the tensors of a folder with the model, which may have more: mflux leaves out what has no effect
 //	hub             starts a hub with the model, for the commands that follow
 func (r *row) command(args []string) (code int, stderr string, err error) {
 	switch args[0] {

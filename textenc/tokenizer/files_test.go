@@ -116,7 +116,7 @@ func TestTokenizerFilesRefused(t *testing.T) {
 		{"no comma", "clip-vocab", vocab, nil, `{"a":0 "b":1}`, vocab, `expected a comma or }, found "b"`},
 		{"comma at the end", "clip-vocab", vocab, nil, `{"a":0,}`, vocab, `expected a token and its id, found "}"`},
 		{"two commas", "clip-vocab", vocab, nil, `{"a":0,,"b":1}`, vocab, `expected a token and its id, found ","`},
-		{"a name as id", "clip-vocab", vocab, nil, `{"a":"0":,"b":1}`, vocab, `expected the id of a token, an integer of 32 bits, found "0"`},
+		{"a name as id", "clip-vocab", vocab, nil, `{"a":"0":,"b":1}`, vocab, `an integer of 32 bits, found "0"`},
 		{"no comma in tokenizer.json", "clip-5", whole, nil, `{"model":{"type":"BPE","vocab":{"a":0 "b":1},"merges":[]}}`, whole,
 			`vocab: expected a comma or }, found "b"`},
 		{"no comma between merges", "clip-5", whole, nil, `{"model":{"type":"BPE","vocab":{"a":0},"merges":["a a" "a b"]}}`, whole,
