@@ -23,11 +23,15 @@ import (
 
 // columns lists the surfaces. The first makes the image that others compare theirs with.
 var columns = []column{
-	{name: "run", ci: all, commands: "$RUN -o made.png"},
+	{name: "run", ci: perClass, commands: "$RUN -o made.png"},
 	{name: "show", ci: all, commands: "show $MODEL\nshow $MODEL --json", check: checkShown},
 	{name: "inspect", ci: all, commands: "inspect $MODEL"},
-	{name: "serve", ci: perClass, check: checkServed},
+	{name: "serve", check: checkServed},
 	{name: "parity", ci: perClass, commands: `
+		$RUN -o latents.png --debug-save latents* --debug-save image* --log-dir parity
+		near latents.png made.png
+		parity run parity/runs/latest/gomflux -m $MODEL`},
+	{name: "parity of all", commands: `
 		$RUN -o tapped.png --debug-save * --log-dir tapped
 		near tapped.png made.png
 		parity run tapped/runs/latest/gomflux -m $MODEL`},
@@ -100,7 +104,7 @@ var columns = []column{
 	{name: "profile", commands: "$RUN --profile trace.json -o profile.png"},
 	{name: "vae", commands: `
 		roundtrip a.png -m $MODEL -o roundtrip.png
-		$RUN --debug-save latents@1 --log-dir latents -o latents.png
+		$RUN --debug-save latents@1 --log-dir latents -o kept.png
 		decode latents/runs/latest/gomflux/tensors/latents@1.safetensors -m $MODEL -o decoded.png`},
 	{name: "debug", commands: `
 		debug start --run --break transformer.*@1 --log-dir debug -- $RUN -o debug.png
