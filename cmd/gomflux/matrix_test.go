@@ -85,7 +85,10 @@ func TestMatrix(t *testing.T) {
 	for _, r := range rows {
 		serve = append(serve, "--model", r.folder)
 	}
-	_, address, log := startServe(t, serve...)
+	address, log := "", &strings.Builder{}
+	if os.Getenv(matrixEnv) != "" { // CI sends the server nothing
+		_, address, log = startServe(t, serve...)
+	}
 	cells := make([]map[string]cell, len(rows))
 	t.Run("rows", func(t *testing.T) {
 		for i, r := range rows {
@@ -104,7 +107,7 @@ func TestMatrix(t *testing.T) {
 			})
 		}
 	})
-	if text := log.String(); t.Failed() || strings.Contains(text, "internal error") || strings.Contains(text, "status=500") {
+	if text := log.String(); t.Failed() && text != "" || strings.Contains(text, "internal error") || strings.Contains(text, "status=500") {
 		t.Errorf("log of the server: %s", text)
 	}
 	t.Log(matrixTable(rows, cells))
