@@ -137,7 +137,7 @@ func (r *replay) inpaint() (*inpaint.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := inpaint.Options{NoPasteBack: !r.ref.pastes()}
+	o := inpaint.Options{Feather: s.MaskBlur, NoPasteBack: !r.ref.pastes()}
 	if s.MaskCrop != nil {
 		o.Crop, o.Padding = true, *s.MaskCrop
 	}

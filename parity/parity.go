@@ -46,6 +46,7 @@ type Settings struct {
 	ImageStrength     float64           `json:"image_strength"` // how much of the picture is kept
 	Mask              string            `json:"mask"`           // what is inpainted of Picture, found as it is
 	MaskCrop          *int              `json:"mask_crop"`      // padding of the crop around the mask; nil: no crop
+	MaskBlur          int               `json:"mask_blur"`      // see [inpaint.Options.Feather]
 	Pasted            bool              `json:"pasted"`         // in streams: the last value is image.pasted
 	Posterior         string            `json:"posterior"`      // "sample" if the latents of Picture were drawn; "" is their mean
 	References        []string          `json:"references"`     // reference images of an edit, found as Picture is

@@ -23,11 +23,15 @@ import (
 
 // columns lists the surfaces. The first makes the image that others compare theirs with.
 var columns = []column{
-	{name: "run", ci: all, commands: "$RUN -o made.png"},
+	{name: "run", ci: perClass, commands: "$RUN -o made.png"},
 	{name: "show", ci: all, commands: "show $MODEL\nshow $MODEL --json", check: checkShown},
 	{name: "inspect", ci: all, commands: "inspect $MODEL"},
 	{name: "serve", check: checkServed},
 	{name: "parity", ci: perClass, commands: `
+		$RUN -o latents.png --debug-save latents* --debug-save image* --log-dir parity
+		near latents.png made.png
+		parity run parity/runs/latest/gomflux -m $MODEL`},
+	{name: "parity of all", commands: `
 		$RUN -o tapped.png --debug-save * --log-dir tapped
 		near tapped.png made.png
 		parity run tapped/runs/latest/gomflux -m $MODEL`},
@@ -40,7 +44,7 @@ var columns = []column{
 		inpaint $SETTINGS -i a.png --mask rect:8,8,24,24 --mask-crop 8 -o crop.png
 		inpaint $SETTINGS -i a.png --expand 8,0,8,16 -o expand.png`},
 	{name: "guidance", commands: "$RUN -g 4 -n blurry -o guidance.png", refusal: noGuidance},
-	{name: "interval", commands: "$RUN -g 4 --guidance-interval 0,0.5 -o interval.png", refusal: noGuidance},
+	{name: "interval", commands: "$RUN -g 4 --guidance-interval 0,0.5 -o interval.png", refusal: noInterval},
 	{name: "step cache", commands: `
 		$RUN -s 12 --step-cache first-block:0.1 -o first-block.png
 		$RUN -s 12 --step-cache easy:0.05 -o easy.png`},
@@ -72,19 +76,19 @@ var columns = []column{
 		$COMMAND -C made.png -o again.png
 		same again.png made.png`},
 	{name: "save", check: checkSaved, commands: `
-		save -m $MODEL --path saved --quiet
+		save -m $MODEL --path saved --quiet --dtype keep
 		$RUNS -m saved -o saved.png
 		same saved.png made.png
 		inspect saved --against $MODEL`},
 	{name: "save mflux", commands: `
-		save -m $MODEL --path mflux --layout mflux
+		save -m $MODEL --path mflux --layout mflux --dtype keep
 		$RUNS -m mflux -o mflux.png
 		same mflux.png made.png
-		save -m mflux --path back --layout diffusers
-		inspect back --against $MODEL
+		save -m mflux --path back --layout diffusers --dtype keep
+		within back
 		show mflux`},
 	{name: "save quantized", commands: `
-		save -m $MODEL --path saved4 -q 4
+		save -m $MODEL --path saved4 -q 4 --dtype keep
 		$RUN -q 4 -o loaded4.png
 		$RUNS -m saved4 -o saved4.png
 		quantized saved4.png loaded4.png
@@ -100,7 +104,7 @@ var columns = []column{
 	{name: "profile", commands: "$RUN --profile trace.json -o profile.png"},
 	{name: "vae", commands: `
 		roundtrip a.png -m $MODEL -o roundtrip.png
-		$RUN --debug-save latents@1 --log-dir latents -o latents.png
+		$RUN --debug-save latents@1 --log-dir latents -o kept.png
 		decode latents/runs/latest/gomflux/tensors/latents@1.safetensors -m $MODEL -o decoded.png`},
 	{name: "debug", commands: `
 		debug start --run --break transformer.*@1 --log-dir debug -- $RUN -o debug.png
@@ -149,7 +153,7 @@ func noReferences(n int) func(r *row) string {
 	return func(r *row) string {
 		e, ok := r.declared.Pipeline.(family.Editor)
 		if !ok || r.declared.Class.References == 0 {
-			return r.declared.Class.Name + " does not take reference images|takes no reference images"
+			return "does not take reference images|takes no reference images"
 		}
 		return quoted(e.CheckReferences(n))
 	}
@@ -159,6 +163,14 @@ func noReferences(n int) func(r *row) string {
 func noGuidance(r *row) string {
 	_, err := r.declared.Pipeline.Guidance(family.Guidance{Scale: 4})
 	return quoted(err)
+}
+
+// noInterval is why the model has no steps without guidance.
+func noInterval(r *row) string {
+	if negative, err := r.declared.Pipeline.Guidance(family.Guidance{Scale: 4}); err == nil && !negative {
+		return "needs classifier-free guidance, which this model does not use"
+	}
+	return noGuidance(r)
 }
 
 // needsMask is why the model does nothing with an image alone.

@@ -16,9 +16,8 @@ type scanner struct {
 
 var errJSON = errors.New("unexpected end, or a string that is not JSON")
 
-// next returns the next bracket, literal, or string without its quotes and escapes. kind is its first
-// byte, but ':' for the name of a member, and 0 at the end of the text and for an invalid string. Commas
-// count as spaces.
+// next returns the next bracket, comma, literal, or string without its quotes and escapes. kind is its
+// first byte, but ':' for the name of a member, and 0 at the end of the text and for an invalid string.
 func (s *scanner) next() (kind byte, token string) {
 	for s.at < len(s.text) && isSpace(s.text[s.at]) {
 		s.at++
@@ -29,18 +28,21 @@ func (s *scanner) next() (kind byte, token string) {
 	from := s.at
 	s.at++
 	switch kind = s.text[from]; kind {
-	case '{', '}', '[', ']':
+	case '{', '}', '[', ']', ',':
 	case '"':
 		return s.string()
 	default:
-		for s.at < len(s.text) && !isSpace(s.text[s.at]) && s.text[s.at] != '}' && s.text[s.at] != ']' {
+		for s.at < len(s.text) && !isSpace(s.text[s.at]) && s.text[s.at] != ',' && s.text[s.at] != '}' && s.text[s.at] != ']' {
 			s.at++
 		}
 	}
 	return kind, s.text[from:s.at]
 }
 
-func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == ',' || c == '\r' || c == '\t' }
+func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
+
+// isNumber reports whether a token of some kind can be a number.
+func isNumber(kind byte) bool { return kind == '-' || '0' <= kind && kind <= '9' }
 
 // string is next after a quote.
 func (s *scanner) string() (kind byte, token string) {
@@ -95,12 +97,20 @@ func (s *scanner) list(brackets string, item func(kind byte, token string) error
 	if kind != brackets[0] {
 		return s.unexpected(brackets, kind, token)
 	}
+	if kind, token = s.next(); kind == brackets[1] {
+		return nil
+	}
 	for {
-		if kind, token = s.next(); kind == brackets[1] {
-			return nil
-		}
 		if err := item(kind, token); err != nil {
 			return err
+		}
+		switch kind, token = s.next(); kind {
+		case brackets[1]:
+			return nil
+		case ',':
+			kind, token = s.next()
+		default:
+			return s.unexpected("a comma or "+brackets[1:], kind, token)
 		}
 	}
 }
@@ -121,7 +131,7 @@ func (s *scanner) vocabulary() (map[string]uint32, error) {
 		}
 		kind, number := s.next()
 		id, err := strconv.ParseUint(number, 10, 32)
-		if kind == '"' || err != nil {
+		if !isNumber(kind) || err != nil {
 			return s.unexpected("the id of a token, an integer of 32 bits", kind, number)
 		}
 		ids[token] = uint32(id)
@@ -134,10 +144,11 @@ func (s *scanner) vocabulary() (map[string]uint32, error) {
 func (s *scanner) pieces() (list pieces, err error) {
 	err = s.list("[]", func(open byte, token string) error {
 		quote, text := s.next()
+		comma, _ := s.next()
 		digit, number := s.next()
 		end, _ := s.next()
 		score, err := strconv.ParseFloat(number, 64)
-		if open != '[' || quote != '"' || digit == '"' || err != nil || end != ']' {
+		if open != '[' || quote != '"' || comma != ',' || !isNumber(digit) || err != nil || end != ']' {
 			return fmt.Errorf("expected a piece and its score, found %.40q %.40q %.40q", token, text, number)
 		}
 		list = append(list, piece{text, score})
@@ -155,9 +166,10 @@ func (s *scanner) merges(size int) ([]merge, error) {
 		if ok = ok && kind == '"'; kind == '[' {
 			var first, second byte
 			first, m[0] = s.next()
+			comma, _ := s.next()
 			second, m[1] = s.next()
 			end, _ := s.next()
-			ok = first == '"' && second == '"' && end == ']'
+			ok = first == '"' && comma == ',' && second == '"' && end == ']'
 		}
 		if list = append(list, m); !ok {
 			return fmt.Errorf("merge %d: expected two tokens, a pair or with a space between them, found %.40q %.40q", len(list), m, token)

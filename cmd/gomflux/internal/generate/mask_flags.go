@@ -143,7 +143,10 @@ func (g *generation) recordMask(settings map[string]any, dir string) error {
 	if err := write(mask, g.input.Mask); err != nil {
 		return err
 	}
-	settings["mask"] = "images/" + mask
+	settings["mask"], settings["mask_blur"] = "images/"+mask, -1 // the default
+	if blur := g.options.Inpaint.Feather; blur != nil {
+		settings["mask_blur"] = *blur
+	}
 	if g.maskCrop.Given() {
 		settings["mask_crop"] = g.maskCrop.OrZero()
 	}
