@@ -175,7 +175,7 @@ func TestServeBadInput(t *testing.T) {
 		{generations, JSON, `{"prompt": "x", "image": "file:///etc/passwd"}`, 400, "edits"},
 		{edits, JSON, `{"prompt": "x", "image": "http://127.0.0.1:1/x.png"}`, 400, "fetches no URLs"},
 		{generations, JSON, `{"prompt": "x", "loras": [{"name": "/etc/passwd"}]}`, 400, "LoRA.*Hugging Face cache"},
-		{"/v1/images/variations", JSON, `{}`, 404, "has no"},
+		{"/v1/images/variations", JSON, `{}`, 501, "use /v1/images/edits"},
 		{"/api/v1/nothing", JSON, `{}`, 404, "."},
 		{"/sdapi/v1/nothing", JSON, `{}`, 404, "."},
 		{generations, JSON, `{"prompt": "x", "model": ` + strconv.Quote(broken) + `}`, 404, "truncated|ends"},

@@ -138,7 +138,7 @@ def check_errors():
     raises(openai.NotFoundError, lambda: ai.images.generate(prompt="x", model="other"), code="model_not_found")
     error = raises(openai.NotFoundError, lambda: ai.images.generate(prompt="x", model="z-image-turbo"), code="model_not_found")
     assert "gomflux pull z-image-turbo" in str(error)
-    raises(openai.NotFoundError, lambda: ai.images.create_variation(image=open(image, "rb")))
+    raises(openai.InternalServerError, lambda: ai.images.create_variation(image=open(image, "rb")))
 
 
 async def fill_queue():
