@@ -25,7 +25,8 @@ import (
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
-// relist is how long a list of models is used before the Hugging Face cache is read again.
+// relist is how long a list of models is used before the Hugging Face cache is read again, or ten times
+// as long as that took.
 const relist = 10 * time.Second
 
 // servedModels are the models that clients of gomflux serve can name.
@@ -37,12 +38,13 @@ type servedModels struct {
 
 	mu     sync.Mutex
 	listed []engine.ModelInfo
-	when   time.Time
+	until  time.Time // listed is used
 
 	lorasListed []string
 	lorasWhen   time.Time
 
-	memory map[string][2]int64 // estimates and what is available, in bytes, by name and revision
+	memory     map[string][2]int64 // estimates and what is available, in bytes, by name and revision
+	estimating sync.Mutex          // of the estimate under way
 }
 
 // A givenModel is a model of --model.
@@ -114,9 +116,10 @@ func newServedModels(o *serveOptions, out *ui.Output) (*servedModels, error) {
 func (m *servedModels) list() []engine.ModelInfo {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.listed != nil && time.Since(m.when) < relist {
-		return slices.Clone(m.listed)
+	if m.listed != nil && time.Now().Before(m.until) {
+		return m.withMemory()
 	}
+	began := time.Now()
 	var list []engine.ModelInfo
 	for _, g := range m.given {
 		info := m.describe(g.flag, m.options.Base, nil)
@@ -138,8 +141,19 @@ func (m *servedModels) list() []engine.ModelInfo {
 		one := list[first]
 		list = slices.Insert(slices.Delete(list, first, first+1), 0, one)
 	}
-	m.listed, m.when = list, time.Now()
-	return slices.Clone(list)
+	// reading the tokenizers of many models takes seconds
+	m.listed, m.until = list, time.Now().Add(max(relist, 10*time.Since(began)))
+	return m.withMemory()
+}
+
+// withMemory returns the list with what is known of the memory that models need.
+func (m *servedModels) withMemory() []engine.ModelInfo {
+	list := slices.Clone(m.listed)
+	for i := range list {
+		found := m.memory[cmp.Or(list[i].Path, list[i].Name)+"@"+list[i].Revision]
+		list[i].Peak, list[i].Free = found[0], found[1]
+	}
+	return list
 }
 
 func named(list []engine.ModelInfo, name string) bool {
@@ -183,17 +197,17 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 		info.Defaults = *d
 	}
 	if info.Missing == "" {
-		info.Peak, info.Free = m.estimate(name, source)
+		m.estimate(name, source)
 	}
 	return info
 }
 
-// estimate returns the memory estimate of a model and what is available, 0 until they are known. It is made
-// when MLX has nothing else to do.
-func (m *servedModels) estimate(name string, source *gomflux.Source) (peak, free int64) {
+// estimate estimates the memory that a model needs, if that was not done yet, and one model at a time, so
+// that a job waits for one of them at most.
+func (m *servedModels) estimate(name string, source *gomflux.Source) {
 	key := name + "@" + source.Revision()
-	if found, ok := m.memory[key]; ok {
-		return found[0], found[1]
+	if _, ok := m.memory[key]; ok {
+		return
 	}
 	if m.memory == nil {
 		m.memory = map[string][2]int64{}
@@ -204,6 +218,9 @@ func (m *servedModels) estimate(name string, source *gomflux.Source) (peak, free
 		o.Quantize, _ = component.ParseQuantization(string(q), m.options.GroupSize.OrZero()) // open reports errors
 	}
 	go func() {
+		m.estimating.Lock()
+		defer m.estimating.Unlock()
+		var peak, free int64
 		err := mlx.Do(context.Background(), func() error {
 			e, low, available, err := models.EstimateModel(source.FS(), o)
 			if m.options.lowRAM {
@@ -217,9 +234,8 @@ func (m *servedModels) estimate(name string, source *gomflux.Source) (peak, free
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.memory[key], m.when = [2]int64{peak, free}, time.Time{}
+		m.memory[key] = [2]int64{peak, free}
 	}()
-	return 0, 0
 }
 
 // missing returns why a model cannot be used, with the command that would help.
