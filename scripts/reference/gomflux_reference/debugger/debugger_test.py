@@ -98,10 +98,15 @@ def sessions_in(folder: Path):
         for name, value in before.items():
             os.environ.pop(name)
             os.environ |= {name: value} if value is not None else {}
-        until = time.monotonic() + 5
-        while list(runtime.glob("*/*.lock")) and time.monotonic() < until:  # what has ended removes its files
-            time.sleep(0.01)
+        wait_for_end(runtime)
         shutil.rmtree(runtime)
+
+
+def wait_for_end(runtime: Path):
+    """Waits until processes whose runs have finished have ended: they remove their files, and are listed until then."""
+    until = time.monotonic() + 10
+    while list(runtime.glob("*/*.lock")) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def debug(*argv) -> tuple[int, str]:
@@ -177,6 +182,7 @@ def debug_tensors(scratch: Path, root: Path):
         assert names[0] == "start" and {"break", "stop", "eval", "set", "save", "watch", "end"} <= set(names), names
         stopped = next(e["result"] for e in events if e["event"] == "stop")
         assert stopped["variables"]["variables"][0]["stats"]["nan"] == 0 and stopped["around"], stopped
+        wait_for_end(wire.folder().parent)
         expect("SESSION +SIDE +STATE +PID +BEGAN +COMMAND\n1 +reference +finished", "sessions")
         expect("no sessions", "sessions")
         unchanged(scratch, model, request)
