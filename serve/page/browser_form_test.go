@@ -345,6 +345,7 @@ func TestGenerateStaysInView(t *testing.T) {
 	b.wait(seen)
 	b.run(chromedp.SetValue("#steps", "20000"), chromedp.Click("#generate"))
 	b.wait(`document.querySelector("#now img:not([hidden])")?.getBoundingClientRect().bottom <= innerHeight`)
+	b.wait(`!document.getElementById("generate").disabled`) // it takes the focus when the job was sent
 	b.run(chromedp.Focus("#grid-options summary"))
 	// what has the focus is not below the bar
 	b.tab(kb.Tab, `document.activeElement.id === "read"`)
