@@ -140,6 +140,16 @@ export class Grids {
     return grid;
   }
 
+  // resume sends what the page had not sent when it was loaded again. The answer to its last request may have
+  // been lost.
+  async resume(added) {
+    const { jobs } = await call("GET", "jobs").catch(() => ({ jobs: [] }));
+    const sent = new Set(jobs.map(job => job.label));
+    this.pending = this.pending.filter(body => !sent.has(body.label));
+    this.keep();
+    this.send([], added);
+  }
+
   // send sends requests one after the other, each when the queue has room.
   async send(bodies, added) {
     this.pending.push(...bodies);

@@ -149,4 +149,4 @@ follow(kinds, (kind, data) => {
   jobs.handle(kind, data);
   if (kind === "jobs") gallery.refresh(); // images may have been missed
 }, offline);
-if (grids.pending.length > 0) grids.send([], job => jobs.add(job)); // of this tab, before it was loaded again
+if (grids.pending.length > 0) grids.resume(job => jobs.add(job));
