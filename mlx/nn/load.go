@@ -303,19 +303,19 @@ func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
 	return out, nil
 }
 
-// Read returns a tensor of a checkpoint that is not a parameter of a model, as [Load] reads one. 8-bit
-// floats may have a scale. It throws errors and must run on the MLX thread.
-func Read(ck *checkpoint.Checkpoint, t checkpoint.Tensor, scale *checkpoint.Tensor) *mlx.Array {
-	defer naming(t)
+// Decode returns a tensor that is not a parameter of a model, as [Load] decodes one: 8-bit floats may have a
+// scale. read returns the bytes of a tensor in the file, or throws an error. Decode must run on the MLX thread.
+func Decode(t checkpoint.Tensor, scale *checkpoint.Tensor, read func(checkpoint.Tensor) []byte) *mlx.Array {
 	found := Found{Tensor: t, Scales: scale}
-	f, err := openFiles(ck, []Found{found})
-	if err != nil {
-		mlx.Throw(err)
+	f := files{arrays: map[string]*mlx.Array{}}
+	for _, part := range found.inFile() {
+		dtype, ok := DtypeOf(part.Dtype)
+		if !ok {
+			dtype = mlx.Uint8 // 8-bit floats
+		}
+		f.arrays[part.Name] = mlx.FromBytes(read(part), dtype, part.Shape...)
 	}
-	a := f.plain(found).Contiguous()
-	mlx.Eval(a)
-	f.done(found)
-	return a
+	return f.plain(found)
 }
 
 // read returns a tensor in the layout of diffusers.

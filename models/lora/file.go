@@ -153,9 +153,12 @@ func (t *tensor) errorf(format string, args ...any) error {
 }
 
 // bytes reads the tensor.
-func (t *tensor) bytes() ([]byte, error) {
-	data := make([]byte, t.End-t.Begin)
-	if _, err := t.file.data.ReadAt(data, t.file.Header.DataOffset+t.Begin); err != nil && len(data) > 0 {
+func (t *tensor) bytes() ([]byte, error) { return t.part(t.Tensor) }
+
+// part reads the tensor, or another one that belongs to it.
+func (t *tensor) part(of checkpoint.Tensor) ([]byte, error) {
+	data := make([]byte, of.End-of.Begin)
+	if _, err := t.file.data.ReadAt(data, t.file.Header.DataOffset+of.Begin); err != nil && len(data) > 0 {
 		if errors.Is(err, io.EOF) {
 			return nil, t.errorf("the file was truncated while it was in use")
 		}
@@ -177,17 +180,13 @@ func (t *tensor) check() error {
 
 // array reads the tensor in its stored dtype, dequantized. It throws errors.
 func (t *tensor) array() *mlx.Array {
-	data, err := t.bytes()
-	if err != nil {
-		throw("%w", err)
-	}
-	var a *mlx.Array
-	if t.Dtype.IsWeight() {
-		dtype, _ := nn.DtypeOf(t.Dtype)
-		a = mlx.FromBytes(data, dtype, t.Shape...)
-	} else {
-		a = nn.Read(t.file.weights, t.Tensor, t.scale).Reshape(t.Shape...)
-	}
+	a := nn.Decode(t.Tensor, t.scale, func(of checkpoint.Tensor) []byte {
+		data, err := t.part(of)
+		if err != nil {
+			throw("%w", err)
+		}
+		return data
+	}).Reshape(t.Shape...)
 	if !a.AllFinite() {
 		throw("%w", t.errorf("has NaN or infinite values"))
 	}
