@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/gomflux/gomflux/internal/textfile"
 )
 
 // EXIF tags.
@@ -148,11 +150,7 @@ func utf16String(text []byte, order binary.ByteOrder) string {
 }
 
 func decodeUTF16(text []byte, order binary.ByteOrder) string {
-	units := make([]uint16, len(text)/2)
-	for i := range units {
-		units[i] = order.Uint16(text[2*i:])
-	}
-	return strings.TrimRight(string(utf16.Decode(units)), "\x00 ")
+	return strings.TrimRight(textfile.UTF16(text, order), "\x00 ")
 }
 
 // latin1 decodes ISO 8859-1.

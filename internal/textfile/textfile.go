@@ -23,9 +23,14 @@ func Decode(data []byte) ([]byte, error) {
 	if len(data)%2 > 0 {
 		return nil, fmt.Errorf("is not valid UTF-16: expected an even number of bytes, found %d (save it as UTF-8)", len(data))
 	}
-	units := make([]uint16, len(data)/2-1)
+	return bytes.ReplaceAll([]byte(UTF16(data[2:], order)), []byte("\r\n"), []byte("\n")), nil
+}
+
+// UTF16 decodes UTF-16 without a byte order mark. Half a character at the end is left out.
+func UTF16(data []byte, order binary.ByteOrder) string {
+	units := make([]uint16, len(data)/2)
 	for i := range units {
-		units[i] = order.Uint16(data[2+2*i:])
+		units[i] = order.Uint16(data[2*i:])
 	}
-	return bytes.ReplaceAll([]byte(string(utf16.Decode(units))), []byte("\r\n"), []byte("\n")), nil
+	return string(utf16.Decode(units))
 }
