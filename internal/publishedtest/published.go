@@ -328,7 +328,8 @@ func reduce(text []byte, class string) ([]byte, error) {
 func parse(text []byte) (object map[string]any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	return object, d.Decode(&object)
+	err = d.Decode(&object) // before object is returned
+	return object, err
 }
 
 // merge replaces keys, those of objects in objects too.

@@ -49,7 +49,7 @@ func newComponent(c Component) *component {
 	if !out.transformer() {
 		kind = c.Name
 	}
-	out.prefixes = append(prefixes[kind], prefixes[""]...)
+	out.prefixes = slices.Concat(prefixes[kind], prefixes[""])
 	return out
 }
 
