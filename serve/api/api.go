@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"fmt"
 	"image"
 	"io"
 	"iter"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // Seeds returns n consecutive seeds. If first is nil, they are random ones of 32 bits, which are
@@ -29,6 +31,26 @@ func Seeds(first *uint64, n int) []uint64 {
 		seeds[i] = uint64(binary.LittleEndian.Uint32(b[:]))
 	}
 	return seeds
+}
+
+// CutLoRAs takes the LoRAs out of a request's prompt, and adds them to its own, of which there are then at
+// most a number. known lists the names that they can stand for; it may be nil.
+func CutLoRAs(r *engine.Request, known func() []string, most int) error {
+	text, tags, err := picture.CutLoRAs(r.Options.Prompt)
+	if err != nil {
+		return err
+	}
+	if n := len(r.LoRAs) + len(tags); n > most {
+		return fmt.Errorf("expected at most %d LoRAs, found %d", most, n)
+	}
+	if r.Options.Prompt = text; len(tags) > 0 {
+		var names []string
+		if known != nil {
+			names = known()
+		}
+		r.LoRAs = append(r.LoRAs, NamedLoRAs(tags, names)...)
+	}
+	return nil
 }
 
 // NamedLoRAs returns LoRAs of a prompt, with the names of those in known that they stand for.

@@ -159,11 +159,13 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	if q.Seeds, err = j.seeds(); err != nil {
 		return q, err
 	}
-	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err == nil && !j.NoLoRATags {
-		err = a.cutLoRAs(&q)
-	}
-	if err != nil {
+	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
 		return q, err
+	}
+	if !j.NoLoRATags {
+		if err := api.CutLoRAs(&q, a.LoRAs, maxLoRAs); err != nil {
+			return q, badRequest("prompt: %v", err)
+		}
 	}
 	if err = a.decodeAll(r.Context(), j, &q); err == nil {
 		err = api.CheckMask(&q.Options, api.InputPixels(a.MaxPixels))
@@ -299,23 +301,6 @@ func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 		chosen = append(chosen, gomflux.LoRA{Path: l.Path, Scale: scale, Partial: l.Partial})
 	}
 	return chosen, nil
-}
-
-// cutLoRAs takes the LoRAs out of the prompt.
-func (a *API) cutLoRAs(q *engine.Request) error {
-	text, tags, err := picture.CutLoRAs(q.Options.Prompt)
-	if err != nil {
-		return badRequest("prompt: %v", err)
-	}
-	if n := len(q.LoRAs) + len(tags); n > maxLoRAs {
-		return badRequest("%d loras, with those in the prompt: expected at most %d", n, maxLoRAs)
-	}
-	var known []string
-	if len(tags) > 0 && a.LoRAs != nil {
-		known = a.LoRAs()
-	}
-	q.Options.Prompt, q.LoRAs = text, append(q.LoRAs, api.NamedLoRAs(tags, known)...)
-	return nil
 }
 
 // decode decodes an image of a request if it has at most some number of pixels, from which it

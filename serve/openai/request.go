@@ -154,11 +154,13 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 	if r.job.Options.Background == gomflux.TransparentBackground && !model.HasAlpha {
 		return nil, noTransparency(h.engine.Models(), model)
 	}
-	if r.job.LoRAs, err = h.loras(f.fields); err == nil && h.config.LoRAs != nil {
-		err = r.cutLoRAs(h.config.LoRAs)
-	}
-	if err != nil {
+	if r.job.LoRAs, err = h.loras(f.fields); err != nil {
 		return nil, err
+	}
+	if h.config.LoRAs != nil {
+		if err := api.CutLoRAs(&r.job, h.config.LoRAs, maxLoRAs); err != nil {
+			return nil, invalid(promptField, "%v", err)
+		}
 	}
 	if !edit {
 		return r, nil
@@ -435,21 +437,6 @@ func (h *Handler) loras(f fields) (all []gomflux.LoRA, err error) {
 		all = append(all, known)
 	}
 	return all, nil
-}
-
-// cutLoRAs takes the LoRAs out of the prompt.
-func (r *request) cutLoRAs(known func() []string) error {
-	text, tags, err := picture.CutLoRAs(r.job.Options.Prompt)
-	switch n := len(r.job.LoRAs) + len(tags); {
-	case err != nil:
-		return invalid(promptField, "%v", err)
-	case n > maxLoRAs:
-		return invalid(promptField, "expected at most %d LoRAs, found %d", maxLoRAs, n)
-	}
-	if r.job.Options.Prompt = text; len(tags) > 0 {
-		r.job.LoRAs = append(r.job.LoRAs, api.NamedLoRAs(tags, known())...)
-	}
-	return nil
 }
 
 // theirs matches the names of OpenAI's models, and Open WebUI's default among them.
