@@ -78,10 +78,15 @@ func (m *servedModels) give(flag string, source *gomflux.Source, taken func(name
 // newServedModels finds the models of --model, and the default model.
 func newServedModels(o *serveOptions, out *ui.Output) (*servedModels, error) {
 	m := &servedModels{options: o}
-	known, _ := cli.ListModels() // list reports the error
+	known := sync.OnceValue(func() []cli.ListedModel { // reading the tokenizers of many models takes seconds
+		list, _ := cli.ListModels() // m.list reports the error
+		return list
+	})
 	taken := func(name string) bool {
+		_, listed := catalog.Builtins()[name] // all others that are listed are presets, or have owner/name
+		listed = listed || slices.ContainsFunc(catalog.Presets, func(p catalog.Preset) bool { return p.Name == name })
 		here := func(k cli.ListedModel) bool { return k.Name == name && k.Here }
-		return slices.ContainsFunc(known, here) || slices.Contains(o.models, name)
+		return slices.Contains(o.models, name) || listed && slices.ContainsFunc(known(), here)
 	}
 	for _, name := range o.models {
 		source, err := cli.FindWith(name, o.Base)
