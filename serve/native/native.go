@@ -162,21 +162,21 @@ func (a *API) openAPI(w http.ResponseWriter, r *http.Request) error {
 }
 
 type jsonModel struct {
-	Name     string       `json:"name"`
-	Repo     string       `json:"repo,omitempty"`
-	Revision string       `json:"revision,omitempty"`
-	Default  bool         `json:"default"`
-	Loaded   bool         `json:"loaded"`
-	Missing  string       `json:"missing,omitempty"`
-	Edits    bool         `json:"edits"`
-	Multiple bool         `json:"multiple"` // takes several reference images
-	Side     int          `json:"size_multiple,omitempty"`
-	Bytes    int64        `json:"bytes,omitempty"`
-	Peak     int64        `json:"peak_bytes,omitempty"`
-	Free     int64        `json:"free_bytes,omitempty"`
-	HasAlpha bool         `json:"transparent"`
-	Defaults jsonDefaults `json:"defaults"`
-	Created  time.Time    `json:"created,omitzero"`
+	Name         string       `json:"name"`
+	Repo         string       `json:"repo,omitempty"`
+	Revision     string       `json:"revision,omitempty"`
+	Default      bool         `json:"default"`
+	Loaded       bool         `json:"loaded"`
+	Missing      string       `json:"missing,omitempty"`
+	Edits        bool         `json:"edits"`
+	Multiple     bool         `json:"multiple"` // takes several reference images
+	SizeMultiple int          `json:"size_multiple,omitempty"`
+	Bytes        int64        `json:"bytes,omitempty"`
+	Peak         int64        `json:"peak_bytes,omitempty"`
+	Free         int64        `json:"free_bytes,omitempty"`
+	HasAlpha     bool         `json:"transparent"`
+	Defaults     jsonDefaults `json:"defaults"`
+	Created      time.Time    `json:"created,omitzero"`
 	family.Licence
 }
 
@@ -194,7 +194,7 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	for _, m := range a.engine.Models() {
 		models = append(models, jsonModel{
 			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
-			Multiple: m.Multiple, Side: m.SizeMultiple, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free,
+			Multiple: m.Multiple, SizeMultiple: m.SizeMultiple, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free,
 			HasAlpha: m.HasAlpha, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}

@@ -119,7 +119,7 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		"scripts":    map[string][]string{"txt2img": {}, "img2img": {}},
 		"embeddings": map[string]any{"loaded": struct{}{}, "skipped": struct{}{}},
 		"cmd-flags":  struct{}{},
-		"memory":     map[string]any{"ram": map[string]string{"error": "see /metrics"}, "cuda": map[string]string{"error": "no CUDA"}},
+		"memory":     map[string]any{"ram": map[string]string{"error": "see /metrics"}, "cuda": map[string]string{"error": "see /metrics"}},
 	} {
 		h.routes[name] = get(func(*http.Request) any { return answer })
 	}
