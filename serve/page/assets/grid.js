@@ -140,16 +140,6 @@ export class Grids {
     return grid;
   }
 
-  // resume sends what the page had not sent when it was loaded again. The answer to its last request may have
-  // been lost.
-  async resume(added) {
-    const { jobs } = await call("GET", "jobs").catch(() => ({ jobs: [] }));
-    const sent = new Set(jobs.map(job => job.label));
-    this.pending = this.pending.filter(body => !sent.has(body.label));
-    this.keep();
-    this.send([], added);
-  }
-
   // send sends requests one after the other, each when the queue has room.
   async send(bodies, added) {
     this.pending.push(...bodies);
@@ -158,6 +148,11 @@ export class Grids {
     this.sending = true;
     while (this.pending.length > 0) {
       const body = this.pending[0];
+      if (this.sent(place(body))) { // before the page was loaded again
+        this.pending.shift();
+        this.keep();
+        continue;
+      }
       try {
         const job = await call("POST", "jobs", body);
         if (this.pending[0] !== body) await call("DELETE", `jobs/${job.id}`); // canceled meanwhile
@@ -175,6 +170,10 @@ export class Grids {
       this.keep();
     }
     this.sending = false;
+  }
+
+  sent({ grid, at }) {
+    return this.grids.get(grid)?.cells.has(at.join());
   }
 
   // drop forgets what is not sent yet of a grid.

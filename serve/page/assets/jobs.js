@@ -26,15 +26,14 @@ export class Jobs {
     this.over = new Set(); // ids of jobs that have ended
   }
 
-  // find shows the grids whose jobs have ended, and their images.
+  // find shows the grids whose jobs have ended, and their images, and sends what is left of a grid. While
+  // events come, no job is missed in between.
   async find() {
     const { jobs } = await call("GET", "jobs");
     for (const job of jobs.reverse()) {
-      if (ended(job.state) && this.grids.has(job)) {
-        this.add(job);
-        await this.settle(job.id);
-      }
+      if (ended(job.state) && this.grids.has(job) && this.add(job)) await this.settle(job.id);
     }
+    this.grids.send([], job => this.add(job));
   }
 
   // add shows a job until its end, and returns its line, or null for one that has ended since.

@@ -124,7 +124,6 @@ async function load() {
     listModels(),
     call("GET", "loras").then(({ loras }) => form.setLoRAs(loras)),
     gallery.load(),
-    jobs.find(),
     pulls.find(),
   ];
   for (const part of await Promise.allSettled(parts)) {
@@ -147,6 +146,7 @@ function offline(now) {
 load();
 follow(kinds, (kind, data) => {
   jobs.handle(kind, data);
-  if (kind === "jobs") gallery.refresh(); // images may have been missed
+  if (kind !== "jobs") return;
+  gallery.refresh(); // images may have been missed
+  jobs.find().catch(error => fail(error.message));
 }, offline);
-if (grids.pending.length > 0) grids.resume(job => jobs.add(job));
