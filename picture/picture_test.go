@@ -173,6 +173,7 @@ func TestPNGTextChunk(t *testing.T) {
 	for _, c := range []struct{ prompt, kind, want string }{
 		{"café\x00\x1b\r\n1", "tEXt", "parameters\x00caf\xe9  \n1\nSteps: 8, "},
 		{"雨", "iTXt", "parameters\x00\x00\x00\x00\x00雨\nSteps: 8, "},
+		{"Ã©", "iTXt", "parameters\x00\x00\x00\x00\x00Ã©\nSteps: 8, "}, // in Latin-1 the bytes of é in UTF-8
 	} {
 		s.Prompt = c.prompt
 		var kinds []string

@@ -101,12 +101,12 @@ func pngText(kind string, body []byte, wanted ...string) (keyword, text string, 
 	switch {
 	case len(rest) > maxText:
 		return fail("longer than %d bytes", maxText)
-	case kind == "iTXt" && !utf8.Valid(rest):
+	case utf8.Valid(rest): // stable-diffusion.cpp and others write UTF-8 to chunks that are Latin-1
+		return keyword, string(rest), nil
+	case kind == "iTXt":
 		return fail("not UTF-8")
-	case kind != "iTXt":
-		return keyword, latin1(rest), nil
 	}
-	return keyword, string(rest), nil
+	return keyword, latin1(rest), nil
 }
 
 // inflate decompresses at most maxText+1 bytes of zlib data.
@@ -119,17 +119,17 @@ func inflate(data []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(z, maxText+1))
 }
 
-// appendPNGText appends a text chunk: tEXt if the text is Latin-1, else iTXt in
-// UTF-8.
+// appendPNGText appends a text chunk: tEXt if the text is Latin-1 and cannot be taken for UTF-8, else
+// iTXt in UTF-8.
 func appendPNGText(b []byte, keyword, text string) []byte {
 	latin := make([]byte, 0, len(text))
 	for _, r := range text {
-		if r > 0xff {
-			return appendChunk(b, "iTXt", keyword+"\x00\x00\x00\x00\x00"+text)
-		}
 		latin = append(latin, byte(r))
 	}
-	return appendChunk(b, "tEXt", keyword+"\x00"+string(latin))
+	if body := string(latin); body == text || latin1(latin) == text && !utf8.Valid(latin) {
+		return appendChunk(b, "tEXt", keyword+"\x00"+body)
+	}
+	return appendChunk(b, "iTXt", keyword+"\x00\x00\x00\x00\x00"+text)
 }
 
 func appendChunk(b []byte, kind, body string) []byte {
