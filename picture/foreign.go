@@ -89,7 +89,7 @@ var easyDiffusion = &program{
 var parametersProgram = &program{
 	source: SourceParameters,
 	fields: map[string]string{
-		"Steps": "steps", "Seed": "seed", "Size": "size", "Model": "model", "Version": "generator", "CFG scale": "cfg",
+		"Steps": "steps", "Seed": "seed", "Size": "size", "Model": "model", "Unet": "model", "Version": "generator", "CFG scale": "cfg",
 		"Distilled CFG Scale": "distilled", "Guidance": "distilled", "Denoising strength": "denoising", "Sampler": "sampler",
 		"Schedule type": "schedule", "Scheduler": "schedule", "Hires upscale": "upscale", "Hires resize": "final size",
 		"Hires size": "final size", "App": "app", "Mask blur": "mask_blur",
@@ -133,7 +133,7 @@ func (r *reading) read(key, value string) {
 // leave adds a value that is not taken over, unless it stands for something that is off.
 func (r *reading) leave(key, value string) {
 	switch strings.ToLower(value) {
-	case "", "none", "null", "false", "[]", "{}", `""`, "-1", "undefined":
+	case "", "none", "null", "false", "[]", "{}", `""`, "-1", "inf", "undefined":
 		return
 	}
 	n, err := strconv.ParseFloat(value, 64)
@@ -213,11 +213,8 @@ func (r *reading) settings() (s Settings, found []string) {
 func (r *reading) convertGuidance() {
 	cfg, hasCFG := r.number("cfg")
 	distilled, ok := r.number("distilled")
-	if r.program.source == SourceDrawThings { // the scale is the distilled one, unless that is given apart
-		distilled, ok = cfg, hasCFG
-		if embed, given := r.number("embed"); r.take("embedded") == "false" && given {
-			distilled, ok = embed, true
-		}
+	if embed, given := r.number("embed"); r.take("embedded") == "false" && given { // else cfg is that of any model
+		distilled, ok = embed, true
 	}
 	both := ok || slices.Contains(slices.Collect(maps.Values(r.program.fields)), "distilled") && r.program != parametersProgram
 	if ok {

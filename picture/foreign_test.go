@@ -118,12 +118,11 @@ var foreign = []struct {
 		"Draw Things (ImageConverter.imageData): the scale is the distilled one",
 		`{"c": "a cat & <b>", "uc": "", "model": "flux_1_dev_q8p.ckpt", "sampler": "Euler A Trailing", "scale": 3.5, "seed": 9,
 		"size": "64x32",
-		"steps": 4, "strength": 0.7, "seed_mode": "Scale Alike", "shift": 3.16, "lora": [{"model": "ink_f16.ckpt", "weight": 0.4}],
+		"steps": 4, "strength": 0.7, "seed_mode": "Scale Alike", "shift": 3.16, "lora": [{"model": "ink_lora_f16.ckpt", "weight": 0.4}],
 		"v2": {"guidanceEmbed": 2.0, "speedUpWithGuidanceEmbed": true}}`,
 		SourceDrawThings,
 		Settings{Generator: "Draw Things", Model: "flux_1_dev_q8p.ckpt", Prompt: "a cat & <b>", Seed: 9, Steps: 4, Guidance: 3.5,
-			GuidanceUnit: DistilledCFGScale, TrueCFGScale: 3.5, Height: 32, Width: 64, ImageStrength: 0.3,
-			LoRAs: []LoRA{{Path: "ink_f16.ckpt", Scale: 0.4}}},
+			GuidanceUnit: CFGScale, Height: 32, Width: 64, ImageStrength: 0.3, LoRAs: []LoRA{{Path: "ink_lora_f16.ckpt", Scale: 0.4}}},
 		"shift=3.16 sampler=Euler A Trailing",
 	},
 	{
@@ -251,6 +250,18 @@ func TestForeign(t *testing.T) {
 func jpegWith(t testing.TB, segment []byte) []byte {
 	data := encode(t, JPEG, nil)
 	return bytes.Join([][]byte{data[:2], appendSegment(nil, markerAPP1, segment), data[2:]}, nil)
+}
+
+// LoRAs are found by their file names, or by those that Draw Things' importer makes of them.
+func TestNamedLoRAs(t *testing.T) {
+	known := []string{"Oil", "me/loras/Ink & Wash-v1.5.safetensors"}
+	for name, want := range map[string]string{
+		"OIL": "Oil", "ink & wash-V1.5": known[1], "ink___wash_v1.5_lora_f16.ckpt": known[1], "ink_lora_f16.ckpt": "ink_lora_f16.ckpt",
+	} {
+		if l := (LoRA{Path: name}).Named(known); l.Path != want {
+			t.Errorf("%s: got %s, want %s", name, l.Path, want)
+		}
+	}
 }
 
 // Easy Diffusion's own writer made these files.

@@ -84,14 +84,22 @@ func (l *LoRA) Tag() string {
 	}, printable(name))), "_")
 }
 
-// Named returns the LoRA with the path among known that has the same tag, ignoring case; without one,
-// the LoRA itself.
+// Named returns the LoRA with the path among known that has the same tag, ignoring case, or that Draw
+// Things converted to a file with this tag; without one, the LoRA itself.
 func (l LoRA) Named(known []string) LoRA {
 	for _, path := range known {
-		if strings.EqualFold((&LoRA{Path: path}).Tag(), l.Tag()) {
+		tag := (&LoRA{Path: path}).Tag()
+		if strings.EqualFold(tag, l.Tag()) || drawThingsFile(tag) == strings.ToLower(l.Tag()) {
 			l.Path = path
 			break
 		}
 	}
 	return l
 }
+
+// drawThingsFile returns the name that Draw Things gives to a LoRA when it imports it.
+func drawThingsFile(tag string) string {
+	return strings.ToLower(notInNames.ReplaceAllLiteralString(tag, "_")) + "_lora_f16.ckpt"
+}
+
+var notInNames = regexp.MustCompile(`[^A-Za-z0-9.]`)

@@ -169,6 +169,14 @@ func TestParseParameters(t *testing.T) {
 			"generator model prompt seed steps guidance guidance_unit true_cfg_scale height width scheduler",
 		},
 		{
+			"stable-diffusion.cpp, with a transformer of its own file",
+			"一只猫\nSteps: 4, CFG scale: 1.000000, Guidance: 3.500000, Eta: inf, Seed: 42, Size: 64x32, Model: , RNG: cuda, " +
+				"Sampler: euler discrete, Unet: flux-2-klein-4b.safetensors, Version: stable-diffusion.cpp",
+			Settings{Generator: "stable-diffusion.cpp", Model: "flux-2-klein-4b.safetensors", Prompt: "一只猫", Seed: 42, Steps: 4, Guidance: 3.5,
+				GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1, Height: 32, Width: 64, Scheduler: "flow_match_euler_discrete"},
+			"generator model prompt seed steps guidance guidance_unit true_cfg_scale height width scheduler",
+		},
+		{
 			"stable-diffusion.cpp",
 			"a cat\nNegative prompt: \nSteps: 8, CFG scale: 1.000000, Guidance: 3.500000, Eta: 0.000000, Seed: 42, " +
 				"Size: 64x32, Model: z.gguf, RNG: cuda, Sampler: euler, Version: stable-diffusion.cpp",
@@ -308,6 +316,7 @@ func TestPNGTexts(t *testing.T) {
 	latin := "parameters\x00" + strings.Replace(someParameters, "ä", "\xe4", 1)
 	for name, chunk := range map[string][]byte{
 		"tEXt":            appendChunk(nil, "tEXt", latin),
+		"tEXt, UTF-8":     appendChunk(nil, "tEXt", "parameters\x00"+someParameters),
 		"zTXt":            appendChunk(nil, "zTXt", "parameters\x00\x00"+deflate(latin[11:])),
 		"iTXt":            appendChunk(nil, "iTXt", "parameters\x00\x00\x00de\x00Worte\x00"+someParameters),
 		"iTXt compressed": appendChunk(nil, "iTXt", "parameters\x00\x01\x00\x00\x00"+deflate(someParameters)),
