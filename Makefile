@@ -29,7 +29,7 @@ test: setup ## run vet and the tests, and list the slowest
 	go test -vet=off -json ./... | go run ./scripts/testreport
 
 race: setup ## run the tests of the packages with goroutines under the race detector
-	go test -race -timeout 30m . ./internal/... ./mlx/... ./models/... ./debugger/... ./cmd/... ./scripts/serveload
+	go test -race -timeout 60m . ./internal/... ./mlx/... ./models/... ./debugger/... ./parity/... ./serve/... ./cmd/... ./scripts/serveload
 
 FUZZTIME = 10s
 fuzz: setup ## run every fuzz target (FUZZ="PACKAGE ...": of these packages) for FUZZTIME (10s)
