@@ -89,6 +89,11 @@ var Models = []Model{
 	}},
 }
 
+// Singles returns the models of which there are single files in their makers' layout.
+func Singles() []Model {
+	return slices.DeleteFunc(slices.Clone(Models), func(m Model) bool { return !m.Single })
+}
+
 // Networks returns the models other than variants.
 func Networks() []Model {
 	return slices.DeleteFunc(slices.Clone(Models), func(m Model) bool { return m.Variant })

@@ -59,10 +59,9 @@ func checkWhole(t *testing.T, s *Source) {
 
 // TestFile completes single files, with one component and with all of them.
 func TestFile(t *testing.T) {
-	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary",
-		"krea-2"} {
-		t.Run(model, func(t *testing.T) {
-			base := testModel(model)
+	for _, model := range modeltest.Singles() {
+		t.Run(model.Name, func(t *testing.T) {
+			base := testModel(model.Name)
 			bare, comfy, all := modeltest.SingleFiles(t, base)
 			for _, path := range []string{bare, comfy, all} {
 				s, err := FindWith(path, base)

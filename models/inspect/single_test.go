@@ -12,10 +12,9 @@ import (
 // TestSingleFile judges files in the layout of the models' makers, alone and with
 // all components in one, with the rest taken from diffusers' folders.
 func TestSingleFile(t *testing.T) {
-	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary",
-		"krea-2"} {
-		t.Run(model, func(t *testing.T) {
-			base := filepath.Join("..", "testdata", model, "model")
+	for _, model := range modeltest.Singles() {
+		t.Run(model.Name, func(t *testing.T) {
+			base := filepath.Join("..", "testdata", model.Name, "model")
 			bare, comfy, all := modeltest.SingleFiles(t, base)
 			for _, path := range []string{bare, comfy, all} {
 				s, err := catalog.FindWith(path, base)
