@@ -151,6 +151,9 @@ func noPrompt(r *row) string {
 // noReferences is why the model takes no n reference images.
 func noReferences(n int) func(r *row) string {
 	return func(r *row) string {
+		if r.fills() {
+			return noPrompt(r)
+		}
 		e, ok := r.declared.Pipeline.(family.Editor)
 		if !ok || r.declared.Class.References == 0 {
 			return "does not take reference images|takes no reference images"

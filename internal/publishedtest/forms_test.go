@@ -1,6 +1,7 @@
 package publishedtest_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,7 +19,20 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// TestForms finds all tensors of models in every form. Of those that have the same tensors it takes the first.
+// refused are formats of quantized weights that are not read, with what tensors the programs that write them have
+// for a layer's weight. ComfyUI's and mflux's are read.
+var refused = map[string][]string{
+	"SVDQuant":                        {".qweight", ".wscales", ".smooth_factor", ".proj_down", ".proj_up"},
+	"bitsandbytes NF4":                {".weight", ".weight.absmax", ".weight.quant_map", ".weight.quant_state.bitsandbytes__nf4"},
+	"bitsandbytes LLM.int8":           {".weight", ".SCB", ".weight_format"},
+	"torchao":                         {"._weight_qdata", "._weight_scale"},
+	"optimum-quanto":                  {".weight._data", ".weight._scale", ".input_scale", ".output_scale"},
+	"optimum-quanto with 2 or 4 bits": {".weight._data._data", ".weight._scale", ".weight._shift"},
+	"GPTQ":                            {".qweight", ".qzeros", ".g_idx", ".scales"},
+}
+
+// TestForms finds all tensors of models in every form that is read, and the reason in one that is not. Of the models
+// that have the same tensors it takes the first.
 func TestForms(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range models(t) {
@@ -73,6 +87,27 @@ func TestForms(t *testing.T) {
 					ck.Close()
 				}
 			})
+		}
+		for format, suffixes := range refused {
+			for form, tensors := range map[string]map[string]*checkpoint.Array{
+				"made":      modeltest.Original(t, filepath.Join(folder, component.Transformers)),
+				"diffusers": modeltest.Read(t, filepath.Join(folder, component.Transformers)),
+			} {
+				for name, x := range tensors {
+					if module, ok := strings.CutSuffix(name, ".weight"); ok && len(x.Shape) == 2 {
+						delete(tensors, name)
+						for _, suffix := range suffixes {
+							tensors[module+suffix] = &checkpoint.Array{Dtype: checkpoint.I8, Shape: []int{1}, Data: []byte{1}}
+						}
+					}
+				}
+				path := filepath.Join(t.TempDir(), form+".safetensors")
+				modeltest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": tensors})
+				_, err := catalog.FindWith(path, folder)
+				if !errors.Is(err, checkpoint.ErrUnsupported) || !strings.Contains(err.Error(), "quantization "+format) {
+					t.Errorf("%s in %s: %v", m.Name, format, err)
+				}
+			}
 		}
 	}
 	if len(seen) < 7 {
