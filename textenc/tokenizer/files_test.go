@@ -183,6 +183,9 @@ func TestTokenizerFilesRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			files := tokenizerFiles(t, c.folder)
+			if err := tokenizer.Check(files, "tok"); err != nil { // which is remembered, until a file changes
+				t.Fatal(err)
+			}
 			switch {
 			case c.changes != nil:
 				edit(t, files, c.file, c.changes)
@@ -194,10 +197,14 @@ func TestTokenizerFilesRefused(t *testing.T) {
 			if c.in == "special_tokens_map.json" || c.in == "added_tokens.json" {
 				edit(t, files, config, map[string]any{"added_tokens_decoder": nil})
 			}
+			checked := tokenizer.Check(files, "tok")
 			tok, err := tokenizer.Load(files, "tok")
 			if err == nil {
 				tok.Close()
 				t.Fatal("no error")
+			}
+			if checked == nil || checked.Error() != err.Error() {
+				t.Errorf("Check: %v, and Load: %v", checked, err)
 			}
 			in := "tok/" + c.in
 			if c.in == "tok" {
