@@ -44,8 +44,9 @@ type column struct {
 type scope int
 
 const (
-	nightly  scope = iota // no model in CI
-	perClass              // the first of each pipeline class
+	nightly   scope = iota // no model in CI
+	perFamily              // the first of each family
+	perClass               // the first of each pipeline class
 	all
 )
 
@@ -54,7 +55,7 @@ type row struct {
 	*publishedtest.Model
 	dir, folder string
 	declared    *family.Declared
-	first       bool     // of its pipeline class
+	scope       scope    // the smallest that the model is in
 	env         []string // of the commands
 	address     string   // of a server with the models of all rows
 	output      string   // of the last command
@@ -81,14 +82,13 @@ func TestMatrix(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := matrixRows(t, found)
-	serve := []string{"--no-gallery", "--device", "cpu", "--keep-alive", "0"}
+	serve := []string{"--no-gallery", "--device", "cpu"}
 	for _, r := range rows {
-		serve = append(serve, "--model", r.folder)
+		if r.runs(serveColumn) {
+			serve = append(serve, "--model", r.folder)
+		}
 	}
-	address, log := "", &strings.Builder{}
-	if os.Getenv(matrixEnv) != "" { // CI sends the server nothing
-		_, address, log = startServe(t, serve...)
-	}
+	_, address, log := startServe(t, serve...)
 	cells := make([]map[string]cell, len(rows))
 	t.Run("rows", func(t *testing.T) {
 		for i, r := range rows {
@@ -115,7 +115,7 @@ func TestMatrix(t *testing.T) {
 
 // matrixRows writes the models.
 func matrixRows(t *testing.T, found []*publishedtest.Model) (rows []*row) {
-	classes := map[string]bool{}
+	seen := map[any]bool{}                           // families and classes
 	runtime, err := os.MkdirTemp("/tmp", "gomflux-") // short enough for sockets
 	if err != nil {
 		t.Fatal(err)
@@ -139,8 +139,17 @@ func matrixRows(t *testing.T, found []*publishedtest.Model) (rows []*row) {
 			t.Fatalf("%s: %v", m.Name, err)
 		}
 		r.declared = declared(t, r.folder)
-		r.first = !classes[r.declared.Class.Name]
-		classes[r.declared.Class.Name] = true
+		class := r.declared.Class
+		i := slices.IndexFunc(family.All, func(f *family.Family) bool { return slices.Contains(f.Pipelines, class) })
+		switch {
+		case !seen[family.All[i]]:
+			r.scope = perFamily
+		case !seen[class]:
+			r.scope = perClass
+		default:
+			r.scope = all
+		}
+		seen[family.All[i]], seen[class] = true, true
 		r.env = append(os.Environ(), "HF_HUB_CACHE="+filepath.Join(r.dir, "cache"), "HF_ENDPOINT=http://127.0.0.1:1",
 			"XDG_RUNTIME_DIR="+sockets)
 		rows = append(rows, r)
@@ -171,7 +180,7 @@ func drawn(path string, seed int, alpha byte) error {
 func (r *row) runs(c column) bool {
 	switch chosen := os.Getenv(matrixEnv); chosen {
 	case "":
-		return c.ci == all || c.ci == perClass && r.first
+		return c.ci >= r.scope
 	case "all":
 		return true
 	default:
