@@ -217,6 +217,26 @@ func TestTokenizerFilesRefused(t *testing.T) {
 	}
 }
 
+// TestCheckLink: a link to no file is not the same as no file.
+func TestCheckLink(t *testing.T) {
+	dir := t.TempDir()
+	err := os.CopyFS(dir, os.DirFS(path.Join(tokenizerGoldens, "qwen2-5")))
+	if config := filepath.Join(dir, "tokenizer_config.json"); err == nil {
+		if err = os.Remove(config); err == nil {
+			err = tokenizer.Check(os.DirFS(dir), ".")
+		}
+		if err == nil {
+			err = os.Symlink("gone", config)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tokenizer.Check(os.DirFS(dir), "."); err == nil {
+		t.Error("no error")
+	}
+}
+
 // TestTokenizerVariants holds ids against those of transformers where the files
 // say more or less than they do in the other goldens.
 func TestTokenizerVariants(t *testing.T) {

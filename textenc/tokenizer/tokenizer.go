@@ -85,8 +85,9 @@ func Check(fsys fs.FS, dir string) error {
 	hash.SetSeed(checkedSeed)
 	for _, name := range []string{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.json", "vocab.json",
 		"merges.txt"} {
-		if data, err := checkpoint.ReadText(fsys, path.Join(dir, name), maxTokenizerSize); err == nil {
-			fmt.Fprintln(&hash, name, len(data))
+		data, err := checkpoint.ReadText(fsys, path.Join(dir, name), maxTokenizerSize)
+		if err == nil || !notExist(fsys, path.Join(dir, name), err) {
+			fmt.Fprintln(&hash, name, len(data), err)
 			hash.Write(data)
 		}
 	}
