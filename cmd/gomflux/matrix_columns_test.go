@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -21,12 +22,17 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
+// serveColumn is the column of the server, which has the models of all rows, one at a time in memory.
+var serveColumn = column{name: "serve", ci: perFamily, check: checkServed}
+
+var serving sync.Mutex
+
 // columns lists the surfaces. The first makes the image that others compare theirs with.
 var columns = []column{
 	{name: "run", ci: perClass, commands: "$RUN -o made.png"},
 	{name: "show", ci: all, commands: "show $MODEL\nshow $MODEL --json", check: checkShown},
 	{name: "inspect", ci: all, commands: "inspect $MODEL"},
-	{name: "serve", check: checkServed},
+	serveColumn,
 	{name: "parity", ci: perClass, commands: `
 		$RUN -o latents.png --debug-save latents* --debug-save image* --log-dir parity
 		near latents.png made.png
@@ -151,6 +157,9 @@ func noPrompt(r *row) string {
 // noReferences is why the model takes no n reference images.
 func noReferences(n int) func(r *row) string {
 	return func(r *row) string {
+		if r.fills() {
+			return "does not take reference images|takes no reference images|" + noPrompt(r)
+		}
 		e, ok := r.declared.Pipeline.(family.Editor)
 		if !ok || r.declared.Class.References == 0 {
 			return "does not take reference images|takes no reference images"
@@ -255,6 +264,8 @@ func checkServed(r *row) error {
 		}
 		files = append(files, word, base64.StdEncoding.EncodeToString(data))
 	}
+	serving.Lock() // a model is loaded once for all of its requests
+	defer serving.Unlock()
 	for _, q := range servedRoutes {
 		body := strings.NewReplacer(files...).Replace(strings.NewReplacer(words...).Replace(q.body))
 		status, text, err := r.ask(q.method, strings.ReplaceAll(q.path, "$MODEL", r.folder), body)

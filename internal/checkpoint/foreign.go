@@ -95,7 +95,7 @@ func (c *Checkpoint) foreign(method func() string) error {
 	var shows string
 	for i := range foreignWeightsList {
 		f := &foreignWeightsList[i]
-		if found != nil && (found.method == "" || f.method == found.method || f.method != method()) {
+		if found != nil && (found.method == "" || f.method == "" || f.method == found.method || f.method != method()) {
 			continue
 		}
 		if name := f.in(c.Tensors, names); name != "" {

@@ -71,6 +71,7 @@ func TestForeignWeights(t *testing.T) {
 			{".weight.quant_map", F32, []int{16}}, {".weight.quant_state.bitsandbytes__fp4", U8, []int{80}}}},
 		{"bitsandbytes LLM.int8", "bitsandbytes", []part{{".weight", I8, []int{64, 128}}, {".SCB", F32, []int{64}},
 			{".weight_format", U8, none}}},
+		{"bitsandbytes LLM.int8", "", []part{{".weight", I8, []int{64, 128}}, {".SCB", F32, []int{64}}, {".weight_format", U8, none}}},
 		{"SVDQuant", "", []part{{".qweight", I8, []int{64, 64}}, {".wscales", BF16, []int{2, 64}}, {".smooth_factor", BF16, []int{128}},
 			{".proj_down", BF16, []int{128, 32}},
 			{".proj_up", BF16, []int{64, 32}}}},

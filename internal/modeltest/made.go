@@ -67,18 +67,12 @@ var encoders = map[*component.Class]string{
 func WriteEightBits(t testing.TB, path string, tensors map[string]*checkpoint.Array, scaled bool) map[string]*checkpoint.Array {
 	t.Helper()
 	values := checkpoint.EightBits(checkpoint.F8E4M3)
-	known := map[float32]byte{}
-	nearest := func(v float32) (at byte) {
-		if at, ok := known[v]; ok {
-			return at
-		}
-		for i, candidate := range values {
-			if d := math.Abs(float64(candidate - v)); d < math.Abs(float64(values[at]-v)) { // false for NaN
-				at = byte(i)
-			}
-		}
-		known[v] = at
-		return at
+	nearest := func(v float32) byte {
+		bits := math.Float32bits(v)
+		exponent := max(bits>>23&0xff, 127-6)              // smaller numbers have the unit of 2^-6
+		unit := math.Float32frombits((exponent - 3) << 23) // there are 8 values from one power of 2 to the next
+		size := math.RoundToEven(math.Abs(float64(v / unit)))
+		return byte(min(8*(exponent-(127-6))+uint32(size), 126) | bits>>31<<7) // 127 is NaN
 	}
 	packed := map[string]*checkpoint.Array{"scaled_fp8": {Dtype: checkpoint.BF16, Shape: []int{0}}}
 	plain := map[string]*checkpoint.Array{}
@@ -97,10 +91,11 @@ func WriteEightBits(t testing.TB, path string, tensors map[string]*checkpoint.Ar
 			}
 			packed[module+".scale_weight"] = one
 		}
-		data, numbers := []byte{}, []float32{}
-		for _, v := range tensor.Float32s() {
-			b := nearest(v / by)
-			data, numbers = append(data, b), append(numbers, values[b]*by)
+		numbers := tensor.Float32s()
+		data := make([]byte, len(numbers))
+		for i, v := range numbers {
+			data[i] = nearest(v / by)
+			numbers[i] = values[data[i]] * by
 		}
 		whole, err := checkpoint.FromFloat32("", tensor.Shape, numbers)
 		if err == nil {

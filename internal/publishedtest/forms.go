@@ -17,19 +17,16 @@ type Form struct {
 // is its base model.
 func WriteForms(t testing.TB, folder string) []Form {
 	bare, comfy, all := modeltest.SingleFiles(t, folder)
+	original := modeltest.Original(t, filepath.Join(folder, component.Transformers))
+	eight, scaled := filepath.Join(t.TempDir(), "fp8.safetensors"), filepath.Join(t.TempDir(), "fp8_scaled.safetensors")
+	modeltest.WriteEightBits(t, eight, original, false)
+	modeltest.WriteEightBits(t, scaled, original, true)
 	return []Form{
 		{"a transformer by its makers", bare},
 		{"a transformer for ComfyUI", comfy},
 		{"a whole checkpoint for ComfyUI", all},
-		{"a transformer in 8-bit floats", eightBits(t, folder, false)},
-		{"a transformer in scaled 8-bit floats", eightBits(t, folder, true)},
+		{"a transformer in 8-bit floats", eight},
+		{"a transformer in scaled 8-bit floats", scaled},
 		{"a folder that mflux saved", modeltest.MFluxFolder(t, folder)},
 	}
-}
-
-// eightBits writes a transformer with [modeltest.WriteEightBits].
-func eightBits(t testing.TB, folder string, scaled bool) string {
-	path := filepath.Join(t.TempDir(), "fp8.safetensors")
-	modeltest.WriteEightBits(t, path, modeltest.Original(t, filepath.Join(folder, component.Transformers)), scaled)
-	return path
 }

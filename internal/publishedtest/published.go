@@ -166,7 +166,7 @@ func (m *Model) set(file string, values map[string]any) error {
 	}
 	merge(config, values)
 	text, err := json.MarshalIndent(config, "", "  ")
-	m.Filled[file] = text
+	m.Filled[file] = append(text, '\n') // as transformers and diffusers write it
 	delete(m.Files, file)
 	return err
 }
@@ -218,7 +218,9 @@ func (m *Model) List() (list []File, err error) {
 		}
 	}
 	for _, file := range known.None {
-		add(file, "")
+		if m.Files[file] == "" {
+			add(file, "")
+		}
 	}
 	slices.SortFunc(list, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil

@@ -132,7 +132,7 @@ func TestWhole(t *testing.T) {
 			}
 		}
 	}
-	if indexes != 10 || sizes != 12 { // of FLUX.1; of manifests
+	if indexes != 10 || sizes != 17 { // of FLUX.1; of manifests
 		t.Errorf("%d indexes and %d sizes were compared", indexes, sizes)
 	}
 }

@@ -183,6 +183,9 @@ func TestTokenizerFilesRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			files := tokenizerFiles(t, c.folder)
+			if err := tokenizer.Check(files, "tok"); err != nil { // which is remembered, until a file changes
+				t.Fatal(err)
+			}
 			switch {
 			case c.changes != nil:
 				edit(t, files, c.file, c.changes)
@@ -194,10 +197,14 @@ func TestTokenizerFilesRefused(t *testing.T) {
 			if c.in == "special_tokens_map.json" || c.in == "added_tokens.json" {
 				edit(t, files, config, map[string]any{"added_tokens_decoder": nil})
 			}
+			checked := tokenizer.Check(files, "tok")
 			tok, err := tokenizer.Load(files, "tok")
 			if err == nil {
 				tok.Close()
 				t.Fatal("no error")
+			}
+			if checked == nil || checked.Error() != err.Error() {
+				t.Errorf("Check: %v, and Load: %v", checked, err)
 			}
 			in := "tok/" + c.in
 			if c.in == "tok" {
@@ -207,6 +214,26 @@ func TestTokenizerFilesRefused(t *testing.T) {
 				t.Errorf("error %q, expected %s: ... %s", text, in, c.says)
 			}
 		})
+	}
+}
+
+// TestCheckLink: a link to no file is not the same as no file.
+func TestCheckLink(t *testing.T) {
+	dir := t.TempDir()
+	err := os.CopyFS(dir, os.DirFS(path.Join(tokenizerGoldens, "qwen2-5")))
+	if config := filepath.Join(dir, "tokenizer_config.json"); err == nil {
+		if err = os.Remove(config); err == nil {
+			err = tokenizer.Check(os.DirFS(dir), ".")
+		}
+		if err == nil {
+			err = os.Symlink("gone", config)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tokenizer.Check(os.DirFS(dir), "."); err == nil {
+		t.Error("no error")
 	}
 }
 

@@ -3,8 +3,11 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io/fs"
+	"path"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -69,10 +72,33 @@ func (s *tokenizerSpec) newEncoder() (encoder, error) {
 	return newEncoder(text)
 }
 
+// checked has hashes of the files that Check found to be right: most models have one of three tokenizers,
+// and a server lists its models again and again.
+var checked sync.Map
+
+var checkedSeed = maphash.MakeSeed()
+
 // Check returns the error that [Load] would return for the files in dir, without building the
 // tokenizer, which takes most of the time.
 func Check(fsys fs.FS, dir string) error {
+	var hash maphash.Hash
+	hash.SetSeed(checkedSeed)
+	for _, name := range []string{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.json", "vocab.json",
+		"merges.txt"} {
+		data, err := checkpoint.ReadText(fsys, path.Join(dir, name), maxTokenizerSize)
+		if err == nil || !notExist(fsys, path.Join(dir, name), err) {
+			fmt.Fprintln(&hash, name, len(data), err)
+			hash.Write(data)
+		}
+	}
+	sum := hash.Sum64()
+	if _, ok := checked.Load(sum); ok {
+		return nil
+	}
 	_, err := readTokenizer(fsys, dir)
+	if err == nil {
+		checked.Store(sum, true)
+	}
 	return err
 }
 
