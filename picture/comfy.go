@@ -53,8 +53,7 @@ type WorkflowNode struct {
 type WorkflowImage struct {
 	Node          *WorkflowNode // loads it
 	Output        int           // of Node
-	Width, Height int           // to which it is scaled, 0 for its own size
-	Scale         *WorkflowNode // scales it by another rule, nil for no such node
+	Width, Height int           // to which it is scaled, 0 for its own size, -1 for another rule
 	Invert        bool          // the mask is inverted
 }
 
@@ -68,8 +67,7 @@ var nan = regexp.MustCompile(`-?\b(NaN|Infinity)\b`)
 func ReadWorkflow(text []byte) (*Workflow, error) {
 	members, err := parseObject(text)
 	if err != nil {
-		var again error
-		if members, again = parseObject(nan.ReplaceAll(text, []byte("null"))); again != nil {
+		if members, err = parseObject(nan.ReplaceAll(text, []byte("null"))); err != nil {
 			return nil, err
 		}
 	}
@@ -134,6 +132,14 @@ func (g comfyGraph) firstSampler(r *reading) *WorkflowNode {
 // name is how messages call the node.
 func (n *WorkflowNode) name() string { return n.Class + " " + n.ID }
 
+// Text returns the value of an input as text, "" if another node computes it.
+func (n *WorkflowNode) Text(input string) string {
+	if raw := n.Inputs[input]; len(raw) > 0 && raw[0] != '[' {
+		return jsonText(raw)
+	}
+	return ""
+}
+
 // Link returns the node and its output that an input is connected to. ok is false for values.
 func (n *WorkflowNode) Link(input string) (id string, output int, ok bool) {
 	var link []any
@@ -188,7 +194,7 @@ func (g comfyGraph) image(r *reading, from *WorkflowNode, input string) *Workflo
 				r.leave(n.name()+" crop", crop)
 			}
 		case "ImageScaleToTotalPixels", "ImageScaleBy", "FluxKontextImageScale":
-			img.Scale = cmp.Or(img.Scale, n)
+			img.Width = cmp.Or(img.Width, -1)
 		case "InvertMask":
 			img.Invert = !img.Invert
 		case "ImageToMask", "MaskToImage":
@@ -311,24 +317,20 @@ func (g comfyGraph) readSampler(r *reading, w *Workflow) {
 	}
 }
 
-// start takes the first step that runs of a sampler that starts from an image, and the part of the noise.
-// For the latter ComfyUI adds steps, so that as many run as are asked for. It returns what is left.
+// start takes the first step that runs of a sampler that starts from an image, and the part of the noise,
+// for which ComfyUI adds steps, so that as many run as are asked for. It returns what is left.
 func (r *reading) start(first string) string {
-	steps, err := strconv.Atoi(r.values["steps"])
-	k, _ := strconv.Atoi(first)
-	d, _ := strconv.ParseFloat(r.values["denoising"], 64)
-	switch {
-	case err != nil:
-	case k > 0 && k < steps:
-		strength := float64(k) / float64(steps)
-		if int(float64(steps)*strength) < k {
+	steps, _ := strconv.ParseFloat(r.values["steps"], 64)
+	k, _ := strconv.ParseFloat(first, 64)
+	if d, _ := strconv.ParseFloat(r.values["denoising"], 64); d > 0 && d < 1 {
+		r.set("steps", math.Floor(min(steps/d, MaxCount)))
+	} else if k > 0 && k < steps {
+		strength := k / steps
+		if math.Floor(steps*strength) < k {
 			strength = math.Nextafter(strength, 1)
 		}
-		r.take("denoising")
 		r.set("image_strength", strength)
 		return ""
-	case d > 0 && d < 1:
-		r.set("steps", math.Floor(min(float64(steps)/d, MaxCount)))
 	}
 	return first
 }
@@ -345,7 +347,7 @@ func (g comfyGraph) readImage(r *reading, w *Workflow) {
 	n := g.node(w.Sampler, "latent_image")
 	for range maxLinks {
 		if n == nil {
-			break
+			return
 		}
 		w.count(g.value(n, "amount"))
 		if w.Mask == nil && n.Inputs["mask"] != nil {
@@ -414,20 +416,17 @@ func (g comfyGraph) readText(r *reading, w *Workflow, from *WorkflowNode, input 
 // readReferences adds the reference images of a node before those that are known.
 func (g comfyGraph) readReferences(r *reading, w *Workflow, n *WorkflowNode) {
 	var more []*WorkflowImage
-	add := func(from *WorkflowNode, input string) {
-		if from == nil || from.Inputs[input] == nil {
-			return
+	if latent := g.node(n, "latent"); n.Class == "ReferenceLatent" && latent != nil {
+		n = latent
+	}
+	for _, input := range []string{"image", "image1", "image2", "image3", "pixels"} {
+		if n.Inputs[input] == nil || n.Inputs["mask"] != nil {
+			continue
 		}
-		img := g.image(r, from, input)
+		img := g.image(r, n, input)
 		if img != nil && !slices.ContainsFunc(w.References, func(o *WorkflowImage) bool { return o.Node == img.Node }) {
 			more = append(more, img)
 		}
-	}
-	for _, input := range []string{"image", "image1", "image2", "image3"} {
-		add(n, input)
-	}
-	if n.Class == "ReferenceLatent" {
-		add(g.node(n, "latent"), "pixels")
 	}
 	w.References = append(more, w.References...)
 }
