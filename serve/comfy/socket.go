@@ -26,15 +26,10 @@ type socket struct {
 
 // socket answers GET /ws.
 func (h *Handler) socket(w http.ResponseWriter, r *http.Request) (any, error) {
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{OriginPatterns: h.Origins})
-	if err != nil {
-		return nil, nil // Accept has answered
-	}
-	defer c.CloseNow()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	s := &socket{h.owner(r), cmp.Or(r.URL.Query().Get("clientId"), engine.NewID()), make(chan []byte, maxQueue), cancel}
-	h.mu.Lock()
+	h.mu.Lock() // before Accept, after which the client may expect messages
 	h.sockets[s] = true
 	s.send(h.status(s.owner, s.id))
 	h.mu.Unlock()
@@ -43,6 +38,11 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request) (any, error) {
 		delete(h.sockets, s)
 		h.mu.Unlock()
 	}()
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{OriginPatterns: h.Origins})
+	if err != nil {
+		return nil, nil // Accept has answered
+	}
+	defer c.CloseNow()
 	go func() { // what clients send has no effect
 		defer cancel()
 		for err := error(nil); err == nil; {
