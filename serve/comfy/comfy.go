@@ -14,7 +14,6 @@ import (
 	"io"
 	"net/http"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 
@@ -46,8 +45,7 @@ type Config struct {
 	Private bool
 	// LoRAs lists names of LoRAs, if it is not nil.
 	LoRAs func() []string
-	// MaxPixels is the largest number of pixels of a generated image, which bounds the images of a request
-	// by [api.InputPixels]. 0 stands for [picture.MaxPixels].
+	// MaxPixels is the largest number of pixels of a generated image, 0 for [picture.MaxPixels].
 	MaxPixels int
 	// Origins are those of other servers whose pages may open the WebSocket.
 	Origins []string
@@ -157,12 +155,6 @@ func (h *Handler) prompt(w http.ResponseWriter, r *http.Request) (any, error) {
 		q.Previews = -1
 	}
 	n := &run{id: cmp.Or(body.ID, engine.NewID()), owner: h.owner(r), client: body.Client, prompt: body.Prompt, extra: body.Extra, flow: flow}
-	h.mu.Lock()
-	again := slices.ContainsFunc(h.runs, func(other *run) bool { return other.id == n.id })
-	h.mu.Unlock()
-	if again || len(n.id) > maxName {
-		return nil, errs.Requestf("prompt_id: expected a new one")
-	}
 	if n.job, err = h.engine.Submit(r.Context(), q); err != nil {
 		return nil, err
 	}

@@ -74,8 +74,8 @@ func (h *Handler) upload(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if strings.HasSuffix(r.URL.Path, "/mask") && err == nil {
 		data, err = h.masked(name.owner, r.FormValue("original_ref"), data)
 	}
-	if len(name.Name)+len(name.Folder) > maxName || err != nil || len(data) == 0 {
-		return nil, errs.Requestf("image: expected a file with a short name (%v)", err)
+	if len(name.Name)+len(name.Folder) > maxName || err != nil || !strings.HasPrefix(http.DetectContentType(data), "image/") {
+		return nil, errs.Requestf("image: expected an image file with a short name (%v)", err)
 	}
 	over := r.FormValue("overwrite")
 	if other := h.files.Get(name.key()); other != nil && over != "true" && over != "1" && !bytes.Equal(other, data) {
@@ -88,17 +88,12 @@ func (h *Handler) upload(_ http.ResponseWriter, r *http.Request) (any, error) {
 // masked returns an image that was sent before with the transparency of a mask.
 func (h *Handler) masked(owner, ref string, mask []byte) ([]byte, error) {
 	name := file{Type: "output"}
-	if err := json.Unmarshal([]byte(ref), &name); err != nil {
-		return nil, fmt.Errorf("original_ref: %w", err)
-	}
+	json.Unmarshal([]byte(ref), &name) // without a name there is no image
 	name.owner = owner
 	left := api.InputPixels(h.MaxPixels)
 	original, err := api.DecodeImage(h.files.Get(name.key()), &left)
-	if err != nil {
-		return nil, fmt.Errorf("original_ref %s: %w", name.Name, err)
-	}
-	m, err := api.DecodeImage(mask, &left)
-	if err != nil {
+	m, second := api.DecodeImage(mask, &left)
+	if err = errors.Join(err, second); err != nil {
 		return nil, err
 	}
 	if m.Alpha == nil || m.Alpha.Rect != original.Image.Rect {

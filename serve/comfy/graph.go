@@ -41,6 +41,10 @@ func refuse(kind, message, details string) *refusal {
 	return &refusal{problem{kind, message, details, map[string]string{}}, map[string]*nodeErrors{}}
 }
 
+func invalid() *refusal {
+	return refuse("prompt_outputs_failed_validation", "Prompt outputs failed validation", "")
+}
+
 func (e *refusal) Error() string { return e.Problem.Message + ": " + e.Problem.Details }
 
 // add adds an error about an input of a node, "" for the node itself. The first one is named in all.
@@ -52,10 +56,6 @@ func (e *refusal) add(n *picture.WorkflowNode, in, kind, message string) {
 		e.Nodes[n.ID] = &nodeErrors{Dependents: []string{}, Class: n.Class}
 	}
 	e.Nodes[n.ID].Errors = append(e.Nodes[n.ID].Errors, problem{kind, message, in, map[string]string{"input_name": in}})
-}
-
-func invalid() *refusal {
-	return refuse("prompt_outputs_failed_validation", "Prompt outputs failed validation", "")
 }
 
 // unsupported refuses a node.
@@ -116,21 +116,16 @@ func followed(flow *picture.Workflow) (warnings []string, err error) {
 		}
 	}
 	for _, n := range flow.Nodes {
-		from, _, _ := n.Link("images")
-		if d := flow.Nodes[from]; classes[n.Class].saves() && !decodes(d, flow.Sampler) {
+		from, _, saves := n.Link("images")
+		samples := ""
+		if d := flow.Nodes[from]; saves && strings.HasPrefix(d.Class, "VAEDecode") {
+			samples, _, _ = d.Link("samples")
+		}
+		if saves && samples != flow.Sampler.ID {
 			return nil, unsupported(n, "images: expected those of a VAEDecode of the sampler, since images are not changed after that")
 		}
 	}
 	return warnings, nil
-}
-
-// decodes reports whether a node decodes what a sampler returns.
-func decodes(n, sampler *picture.WorkflowNode) bool {
-	if n == nil || !strings.HasPrefix(n.Class, "VAEDecode") {
-		return false
-	}
-	from, _, _ := n.Link("samples")
-	return from == sampler.ID
 }
 
 // request translates a graph.
@@ -140,11 +135,8 @@ func (h *Handler) request(ctx context.Context, owner string, flow *picture.Workf
 	if q.Warnings, err = followed(flow); err != nil {
 		return q, err
 	}
-	switch {
-	case !api.FindModel(h.engine.Models(), s.Model, &m):
-		return q, unsupported(flow.Sampler, "model: expected a loader of a model")
-	case flow.Batch > maxBatch:
-		return q, errs.Requestf("batch_size %d: expected at most %d", flow.Batch, maxBatch)
+	if !api.FindModel(h.engine.Models(), s.Model, &m) || flow.Batch > maxBatch {
+		return q, unsupported(flow.Sampler, "expected a loader of a model, and a batch_size of at most %d", maxBatch)
 	}
 	q.Model, q.Seeds, q.LoRAs = m.Name, api.Seeds(&s.Seed, flow.Batch), api.NamedLoRAs(s.LoRAs, h.lists()["loras"])
 	o := &q.Options

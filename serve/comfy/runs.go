@@ -34,25 +34,14 @@ type run struct {
 	messages []any
 }
 
-// saving returns the nodes that save images.
-func (r *run) saving() []*picture.WorkflowNode {
-	var all []*picture.WorkflowNode
-	for _, id := range slices.Sorted(maps.Keys(r.flow.Nodes)) {
-		if n := r.flow.Nodes[id]; classes[n.Class].saves() {
-			all = append(all, n)
-		}
-	}
-	return all
+// saving returns the ids of the nodes that save images.
+func (r *run) saving() []string {
+	reads := func(id string) bool { return !classes[r.flow.Nodes[id].Class].saves() }
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(r.flow.Nodes)), reads)
 }
 
 // entry describes the run as in ComfyUI's queue.
-func (r *run) entry() []any {
-	ids := []string{}
-	for _, n := range r.saving() {
-		ids = append(ids, n.ID)
-	}
-	return []any{r.number, r.id, r.prompt, r.extra, ids}
-}
+func (r *run) entry() []any { return []any{r.number, r.id, r.prompt, r.extra, r.saving()} }
 
 // begin adds a run, which gets a number, and forgets the oldest one that has ended if there are many.
 func (h *Handler) begin(r *run) (number int) {
@@ -110,16 +99,15 @@ func (h *Handler) follow(r *run) {
 			})
 		case engine.EventPreview:
 			var b bytes.Buffer
-			if jpeg.Encode(&b, e.Preview, nil) == nil {
-				h.sendImage(r, 1, b.Bytes())
-			}
+			jpeg.Encode(&b, e.Preview, nil) // in memory: cannot fail
+			h.sendImage(r, 1, b.Bytes())
 		case engine.EventPicture:
 			finished = append(finished, e.Picture)
 		case engine.EventDone:
-			for _, n := range r.saving() {
-				executing(n.ID)
-				if output := h.save(r, n, finished); output != nil {
-					send("executed", map[string]any{"node": n.ID, "display_node": n.ID, "output": output})
+			for _, id := range r.saving() {
+				executing(id)
+				if output := h.save(r, r.flow.Nodes[id], finished); output != nil {
+					send("executed", map[string]any{"node": id, "display_node": id, "output": output})
 				}
 			}
 			send("execution_success", map[string]any{})
@@ -149,9 +137,7 @@ func (h *Handler) save(r *run, n *picture.WorkflowNode, finished []*engine.Pictu
 	images := []any{}
 	for i, p := range finished {
 		var b bytes.Buffer
-		if api.EncodePNG(&b, p.Result.Pixels(), p.Result.Settings) != nil {
-			continue
-		}
+		api.EncodePNG(&b, p.Result.Pixels(), p.Result.Settings) // in memory: cannot fail
 		name := inputFile(r.owner, cmp.Or(n.Text("filename_prefix"), "ComfyUI"))
 		name.Name, name.Type = fmt.Sprintf("%.*s_%05d_.png", maxName, name.Name, maxBatch*r.number+i), "output"
 		var shown any = &name

@@ -96,11 +96,7 @@ func (h *Handler) broadcast(owner, id string, m []byte) {
 	}
 }
 
-// status returns the message about the queue, with the id of a socket in the first one. mu must be held.
+// status returns the message about the queue, with the id of the socket in its first one. mu must be held.
 func (h *Handler) status(owner, id string) []byte {
-	data := map[string]any{"status": h.queueInfo(owner)}
-	if id != "" {
-		data["sid"] = id
-	}
-	return text("status", data)
+	return text("status", map[string]any{"status": h.queueInfo(owner), "sid": id})
 }
