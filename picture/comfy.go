@@ -27,16 +27,13 @@ const maxNodes, maxLinks = 2000, 40
 
 // A Workflow is a graph of ComfyUI's nodes, as its files and its clients have it, and what it generates.
 type Workflow struct {
-	Nodes map[string]*WorkflowNode // by ID
-	// Sampler is the node that samples first, nil if that is not certain.
-	Sampler *WorkflowNode
-	// Settings are those that the sampler and the nodes before it have, Found the names of those that are
-	// set, and NotUsed what Settings has no place for.
+	Nodes   map[string]*WorkflowNode // by ID
+	Sampler *WorkflowNode            // samples first, nil if that is not certain
+	// Settings are those of the sampler and of the nodes before it, and NotUsed is what they have no place for.
 	Settings Settings
-	Found    []string
+	Found    []string // names of the fields of Settings that are set
 	NotUsed  []Leftover
-	// Batch is the number of images that are generated together.
-	Batch int
+	Batch    int // number of images that are generated together
 	// Image is what the sampler starts from, Mask is its mask, and References are reference images.
 	Image, Mask *WorkflowImage
 	References  []*WorkflowImage
@@ -301,16 +298,15 @@ func (g comfyGraph) readSampler(r *reading, w *Workflow) {
 		read(n, "width")
 		read(n, "height")
 		r.take("denoising") // nothing is kept of an empty image
-		if w.count(g.value(n, "batch_size")); w.Batch != 1 {
-			r.leave(n.name()+" batch_size", strconv.Itoa(w.Batch))
+		if size := g.value(n, "batch_size"); size != "1" {
+			w.count(size)
+			r.leave(n.name()+" batch_size", size)
 		}
 	} else {
 		g.readImage(r, w)
 		start = r.start(start)
 	}
-	if start != "" && start != "0" {
-		r.leave(w.Sampler.name()+" start_at_step", start)
-	}
+	r.leave(w.Sampler.name()+" start_at_step", start)
 	steps, _ := strconv.Atoi(r.values["steps"])
 	if at, err := strconv.Atoi(before); err == nil && at < steps {
 		r.leave(w.Sampler.name()+" end_at_step", before)
@@ -353,9 +349,7 @@ func (g comfyGraph) readImage(r *reading, w *Workflow) {
 		if w.Mask == nil && n.Inputs["mask"] != nil {
 			w.Mask = g.image(r, n, "mask")
 		}
-		if grow := g.value(n, "grow_mask_by"); grow != "" {
-			r.leave(n.name()+" grow_mask_by", grow)
-		}
+		r.leave(n.name()+" grow_mask_by", g.value(n, "grow_mask_by"))
 		if n.Inputs["pixels"] != nil {
 			if w.Image = g.image(r, n, "pixels"); n.Class == "VAEEncodeForInpaint" {
 				r.take("denoising") // nothing is kept of the masked part

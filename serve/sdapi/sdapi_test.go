@@ -522,9 +522,9 @@ func TestEngineErrors(t *testing.T) {
 // An error about the guidance scale has the field and the value that the client sent.
 func TestGuidanceError(t *testing.T) {
 	for sent, want := range map[string]string{
-		`"cfg_scale":7`:                           "cfg_scale 7: this model has none",
+		`"cfg_scale":7`: "cfg_scale 7: this model has none",
 		`"cfg_scale":1,"distilled_cfg_scale":3.5`: "distilled_cfg_scale 3.5: this model has none",
-		`"steps":2`:                               "guidance 4: this model has none",
+		`"steps":2`: "guidance 4: this model has none",
 	} {
 		_, s := serve(t, &fakeEngine{fail: errs.Requestf("guidance 4: this model has none")}, Config{})
 		got := call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat",`+sent+`,"override_settings":{"sd_model_checkpoint":"dev"}}`)
