@@ -187,7 +187,7 @@ func emulateScheme(scheme string) chromedp.Action[chromedp.Void] {
 // Over a slow network the page loads, the form works as soon as it is seen, and progress shows.
 func TestSlowNetwork(t *testing.T) {
 	b := start(t, nil)
-	slow := network.Conditions{Latency: 150, DownloadThroughput: 150_000, UploadThroughput: 50_000} // bytes a second
+	slow := network.Conditions{Latency: 100, DownloadThroughput: 300_000, UploadThroughput: 50_000} // bytes a second
 	b.run(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		if _, err := cdp.Call(ctx, target, network.Enable, network.EnableParams{}); err != nil {
 			return err
@@ -196,11 +196,11 @@ func TestSlowNetwork(t *testing.T) {
 		return err
 	}))
 	b.run(chromedp.Navigate(b.url), chromedp.WaitVisible("#prompt"))
-	const latency = `(([e]) => e.responseStart - e.requestStart)(performance.getEntriesByType("navigation"))`
-	if took := evaluate[float64](b, latency); took < slow.Latency {
-		t.Errorf("the page was answered in %g ms: the network is not slow", took)
+	const fastest = `Math.min(...performance.getEntriesByType("resource").map(e => e.duration))`
+	if took := evaluate[float64](b, fastest); took < slow.Latency {
+		t.Errorf("a part of the page was there in %g ms: the network is not slow", took)
 	}
-	b.run(chromedp.SendKeys("#prompt", "a cat"), chromedp.SendKeys("#steps", "40"))
+	b.run(chromedp.SendKeys("#prompt", "a cat"), chromedp.SendKeys("#steps", "20"))
 	b.wait(`document.getElementById("model").value !== ""`)
 	if text := b.text(`document.getElementById("prompt").value`); text != "a cat" {
 		t.Errorf("the prompt became %q when the page was loaded", text)
