@@ -128,7 +128,8 @@ func TestOpenWebUI(t *testing.T) {
 		17 PreviewImage images=@16`)})
 	c.until(`"node":null`)
 	o := s.last()
-	if len(o.References) != 1 || o.References[0].Bounds().Dx() != 32 || o.Image != nil || *o.Guidance != 4 || *o.Seed != 5 || o.Steps != 20 ||
+	if len(o.References) != 1 || o.References[0].Bounds().Dx() != 32 || o.Image != nil ||
+		*o.Guidance != 4 || *o.Seed != 5 || o.Steps != 20 ||
 		o.Width != 64 || len(got.Warnings) != 0 {
 		t.Errorf("options %+v, warnings %q", o, got.Warnings)
 	}
@@ -171,7 +172,8 @@ func TestKrita(t *testing.T) {
 	ask[any](s, 200, "PUT", "/api/etn/image/0a1b2c3d", pngOf(t, filled(32, 16, 255)))
 	send := func(id string) {
 		t.Helper()
-		body := map[string]any{"prompt": graph(krita), "client_id": "k", "prompt_id": id, "extra_data": map[string]string{"preview_method": "auto"}}
+		extra := map[string]string{"preview_method": "auto"}
+		body := map[string]any{"prompt": graph(krita), "client_id": "k", "prompt_id": id, "extra_data": extra}
 		if got := ask[submitted](s, 200, "POST", "/prompt", body); got.ID != id || len(got.Warnings) != 0 {
 			t.Errorf("answer %+v", got)
 		}

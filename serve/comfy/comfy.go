@@ -154,7 +154,8 @@ func (h *Handler) prompt(w http.ResponseWriter, r *http.Request) (any, error) {
 	if json.Unmarshal(body.Extra["preview_method"], &method); method != "" && method != "none" && method != "default" {
 		q.Previews = -1
 	}
-	n := &run{id: cmp.Or(body.ID, engine.NewID()), owner: h.owner(r), client: body.Client, prompt: body.Prompt, extra: body.Extra, flow: flow}
+	id := cmp.Or(body.ID, engine.NewID())
+	n := &run{id: id, owner: h.owner(r), client: body.Client, prompt: body.Prompt, extra: body.Extra, flow: flow}
 	if n.job, err = h.engine.Submit(r.Context(), q); err != nil {
 		return nil, err
 	}

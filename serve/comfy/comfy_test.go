@@ -66,7 +66,9 @@ func (m *fakeModel) Generate(ctx context.Context, o gomflux.Options) (*gomflux.R
 	for i := range img.Pix {
 		img.Pix[i] = max(uint8(*o.Seed), uint8(i%4/3*255))
 	}
-	s := gomflux.Settings{Version: 1, Generator: "gomflux test", Model: "shapes", Prompt: o.Prompt, Seed: *o.Seed, Steps: 2, Height: 8, Width: 16}
+	s := gomflux.Settings{
+		Version: 1, Generator: "gomflux test", Model: "shapes", Prompt: o.Prompt, Seed: *o.Seed, Steps: 2, Height: 8, Width: 16,
+	}
 	return &gomflux.Result{Image: img, Settings: s}, nil
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // nodeTable has a line for each class of nodes: its inputs, those with ? are optional, with a type, the
-// name of a list or the values, and a default; and its outputs, of which classes that save images have none.
+// name of a list or the values, and a default; and its outputs: classes without outputs save images.
 //
 //go:embed nodes.txt
 var nodeTable string
@@ -109,8 +109,8 @@ func (h *Handler) objectInfo(_ http.ResponseWriter, r *http.Request) (any, error
 			inputs[part][in.name], order[part] = []any{kind, options}, append(order[part], in.name)
 		}
 		all[name] = map[string]any{
-			"input": inputs, "input_order": order, "output": c.outputs, "output_name": c.outputs, "output_is_list": make([]bool, len(c.outputs)),
-			"name": name, "display_name": name, "description": "", "category": "gomflux", "output_node": c.saves(),
+			"input": inputs, "input_order": order, "output": c.outputs, "output_name": c.outputs, "name": name, "display_name": name,
+			"output_is_list": make([]bool, len(c.outputs)), "description": "", "category": "gomflux", "output_node": c.saves(),
 		}
 	}
 	return all, nil
