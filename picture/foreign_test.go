@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"html"
+	"math"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -166,7 +167,7 @@ var foreign = []struct {
 		"8": {"class_type": "CLIPTextEncodeFlux", "inputs": {"clip_l": "cat", "t5xxl": "a cat", "guidance": 2.5, "clip": ["9", 0]}}}`,
 		SourceComfyUI,
 		Settings{Generator: "ComfyUI", Model: "flux1-dev.safetensors", Prompt: "a cat", Seed: 8, Steps: 20, Guidance: 2.5,
-			GuidanceUnit: DistilledCFGScale, Height: 32, Width: 64},
+			GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1, Height: 32, Width: 64},
 		"sampler_name=dpmpp_2m",
 	},
 	{
@@ -177,9 +178,30 @@ var foreign = []struct {
 		"3": {"class_type": "TextEncodeQwenImageEditPlus", "inputs": {"prompt": "", "image1": ["5", 0]}},
 		"4": {"class_type": "VAEEncode", "inputs": {"pixels": ["5", 0]}}, "5": {"class_type": "LoadImage", "inputs": {"image": "in.png"}}}`,
 		SourceComfyUI,
-		Settings{Generator: "ComfyUI", Prompt: "a cat", Seed: 1, Steps: 4, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1,
-			Scheduler: euler, ImageStrength: 0.25},
+		Settings{Generator: "ComfyUI", Prompt: "a cat", Seed: 1, Steps: 5, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1,
+			Scheduler: euler, ImageStrength: 0.25}, // of which the last 4 run
 		"LoadImage 5=in.png",
+	},
+	{
+		"ComfyUI: from a scaled image with a mask, in the last steps",
+		`{"1": {"class_type": "SamplerCustomAdvanced", "inputs": {"guider": ["2", 0], "sigmas": ["3", 1], "latent_image": ["5", 0]}},
+		"2": {"class_type": "CFGGuider", "inputs": {"positive": ["9", 0], "negative": ["10", 0], "cfg": 2}},
+		"3": {"class_type": "SplitSigmas", "inputs": {"sigmas": ["4", 0], "step": 29}},
+		"4": {"class_type": "Flux2Scheduler", "inputs": {"steps": 50, "width": 64, "height": 32}},
+		"5": {"class_type": "RepeatLatentBatch", "inputs": {"samples": ["6", 0], "amount": 2}},
+		"6": {"class_type": "SetLatentNoiseMask", "inputs": {"samples": ["7", 0], "mask": ["12", 0]}},
+		"7": {"class_type": "VAEEncode", "inputs": {"pixels": ["8", 0]}},
+		"8": {"class_type": "ImageScale", "inputs": {"image": ["11", 0], "width": 64, "height": 32, "crop": "disabled"}},
+		"9": {"class_type": "ReferenceLatent", "inputs": {"conditioning": ["13", 0], "latent": ["7", 0]}},
+		"10": {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["13", 0]}},
+		"11": {"class_type": "LoadImage", "inputs": {"image": "in.png"}},
+		"12": {"class_type": "InvertMask", "inputs": {"mask": ["14", 0]}},
+		"13": {"class_type": "CLIPTextEncode", "inputs": {"text": "a cat"}},
+		"14": {"class_type": "GrowMask", "inputs": {"mask": ["11", 1]}}}`,
+		SourceComfyUI,
+		Settings{Generator: "ComfyUI", Prompt: "a cat", Steps: 50, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 2,
+			ImageStrength: math.Nextafter(0.58, 1)}, // of which the last 21 run
+		"GrowMask 14=changes an image LoadImage 11=in.png",
 	},
 	{
 		"ComfyUI: two samplers, and a prompt of a language model",
@@ -191,7 +213,7 @@ var foreign = []struct {
 		"4": {"class_type": "EmptyFlux2LatentImage", "inputs": {"width": 64, "height": 32, "batch_size": 1}}}`,
 		SourceComfyUI,
 		Settings{Generator: "ComfyUI", Seed: 1, Steps: 4, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1, Height: 32, Width: 64},
-		"KSamplerAdvanced 2=samples after the first one KSamplerAdvanced 1 end_at_step=2 CLIPTextEncode 3 text=comes from another node",
+		"KSamplerAdvanced 2=samples after the first one CLIPTextEncode 3 text=comes from another node KSamplerAdvanced 1 end_at_step=2",
 	},
 	{
 		"ComfyUI: nodes in a circle, and no sampler",

@@ -2,6 +2,8 @@ package serve
 
 import (
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/serve/api"
+	"github.com/gomflux/gomflux/serve/comfy"
 	"github.com/gomflux/gomflux/serve/native"
 	"github.com/gomflux/gomflux/serve/openai"
 	"github.com/gomflux/gomflux/serve/page"
@@ -15,17 +17,22 @@ func (s *Server) mountAPIs() {
 		Private: len(s.Tokens) > 0, Gallery: s.Gallery, Pulls: s.Pulls, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels,
 		Log: s.Log,
 	})
-	s.finish, s.hangUp = own.Wait, own.HangUp
+	s.finish = own.Wait
 	s.mux.Handle("/api/v1/", own)
 	kept := &keeper{b, own}
 	automatic := sdapi.New(kept, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})
 	s.mux.Handle("/sdapi/v1/", automatic)
+	graphs := comfy.New(kept, comfy.Config{
+		Private: len(s.Tokens) > 0, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels, Origins: append([]string{originOf(s.BaseURL)}, s.readers...),
+	})
+	graphs.Mount(s.mux)
+	s.hangUp = func() { own.HangUp(); graphs.HangUp() }
 	site := page.Handler()
 	s.mux.Handle("/{$}", automatic.Root(site)) // the page for browsers
 	s.mux.Handle("/page/", site)
 	s.mux.Handle("/v1/", openai.New(kept, openai.Config{
 		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
 		LoRAs:   s.LoRAs,
-		MaxBody: s.MaxBody, BaseURL: s.BaseURL,
+		MaxBody: s.MaxBody, MaxInputPixels: int64(api.InputPixels(s.MaxPixels)), BaseURL: s.BaseURL,
 	}))
 }

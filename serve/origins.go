@@ -84,7 +84,5 @@ func (s *Server) allowReading(w http.ResponseWriter, r *http.Request) (answered 
 
 // forPrograms reports whether a path is of an API, and not of the page.
 func forPrograms(path string) bool {
-	return slices.ContainsFunc([]string{"/v1/", "/sdapi/v1/", "/api/v1/", "/version", "/health"}, func(prefix string) bool {
-		return strings.HasPrefix(path, prefix)
-	})
+	return path != "/" && path != "/login" && path != "/logout" && path != "/metrics" && !strings.HasPrefix(path, "/page/")
 }

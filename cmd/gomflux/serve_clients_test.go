@@ -28,7 +28,7 @@ func TestServePython(t *testing.T) {
 	if python == "" {
 		t.Skipf("%s is not set to a Python with openai (make clients does it)", envPython)
 	}
-	runClient(t, python, "testdata/openai/client.py")
+	runClient(t, "", python, "testdata/openai/client.py")
 }
 
 // TestServeNode runs openai-node against gomflux serve.
@@ -37,12 +37,12 @@ func TestServeNode(t *testing.T) {
 	if modules == "" {
 		t.Skipf("%s is not set to a folder with openai in node_modules (make clients does it)", envNode)
 	}
-	runClient(t, "node", "testdata/openai/client.mjs", modules)
+	runClient(t, "", "node", "testdata/openai/client.mjs", modules)
 }
 
 // runClient starts a server, and a program with its address. The image that the program got must be
-// that of gomflux generate.
-func runClient(t *testing.T, program ...string) {
+// that of gomflux generate, with a guidance scale if it is not "".
+func runClient(t *testing.T, scale string, program ...string) {
 	const token = "0123456789abcdef"
 	dir := t.TempDir()
 	tokens, in, mask := filepath.Join(dir, "tokens"), filepath.Join(dir, "in.png"), filepath.Join(dir, "mask.png")
@@ -68,7 +68,8 @@ func runClient(t *testing.T, program ...string) {
 	}
 	server, address, stderr := startServe(t, "--model", "shapes", "--model", absolute(tinyEditor), "--max-queue", "1",
 		"--token-file", tokens, "--device", "cpu")
-	client := exec.CommandContext(t.Context(), program[0], append(program[1:], address, token, in, mask, result)...)
+	args := append(program[1:], address, token, in, mask, result)
+	client := exec.CommandContext(t.Context(), program[0], args...)
 	if out, err := client.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "all checks passed\n") {
 		server.Process.Kill()
 		server.Wait()
@@ -79,6 +80,9 @@ func runClient(t *testing.T, program ...string) {
 	generate := exec.CommandContext(t.Context(), "gomflux", "generate", "--model", "shapes", "--prompt", "a red circle", "--seed", "7",
 		"--steps", "3", "--width", "128", "--height", "64", "--device", "cpu", "--output", want)
 	generate.Env = server.Env
+	if scale != "" {
+		generate.Args = append(generate.Args, "--guidance", scale)
+	}
 	if out, err := generate.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests gomflux serve with programs that people use: openai-python, openai-node, and a browser with
-# axe-core. The packages that this folder pins are installed into .setup/clients. What cannot be
+# Tests gomflux serve with programs that people use: openai-python, openai-node, comfy-api-simplified
+# (ComfyUI's API), and a browser with axe-core. The packages that this folder pins are installed into .setup/clients. What cannot be
 # tested on this machine is skipped, with a line that has the reason; CI=true lets the script
 # install Chromium where it is root. With --install it only installs, and prints the variables
 # with which go test runs these tests, in words of the shell.

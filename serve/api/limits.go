@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"image"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/errs"
@@ -70,4 +72,24 @@ func Fitting(size image.Point, pixels int) image.Point {
 	longest := max(1, pixels/anyMultiple/anyMultiple)
 	fit := func(side int) int { return min(max(int(float64(side)*scale)/anyMultiple, 1), longest) * anyMultiple }
 	return image.Pt(fit(size.X), fit(size.Y))
+}
+
+// Round rounds the side of an image to what a model can generate. 0 stays 0.
+func Round(side int, m *engine.ModelInfo) int {
+	if side == 0 {
+		return 0
+	}
+	multiple := cmp.Or(m.SizeMultiple, 16)
+	return max(1, (side+multiple/2)/multiple) * multiple
+}
+
+// FindModel finds the model with a name, which can have another case or the extension of a file.
+func FindModel(models []engine.ModelInfo, name string, found *engine.ModelInfo) bool {
+	i := slices.IndexFunc(models, func(m engine.ModelInfo) bool {
+		return m.Is(name) || strings.EqualFold(m.Name, strings.TrimSuffix(name, ".safetensors"))
+	})
+	if i >= 0 && found != nil {
+		*found = models[i]
+	}
+	return i >= 0
 }

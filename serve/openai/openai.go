@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -89,7 +90,7 @@ func New[J Job](e Engine[J], c Config) *Handler {
 			Models: e.Models,
 		},
 		config: c, mux: http.NewServeMux(),
-		files:  files{keep: c.KeepFiles, most: maxFiles, now: c.Now, kept: map[string]file{}},
+		files:  files{api.Files{Keep: c.KeepFiles, Most: maxFiles, Now: c.Now}},
 		ledger: ledger{most: maxMemory},
 		tick:   15 * time.Second,
 	}

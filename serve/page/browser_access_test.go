@@ -9,6 +9,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -181,4 +182,31 @@ func emulateScheme(scheme string) chromedp.Action[chromedp.Void] {
 		})
 		return err
 	})
+}
+
+// Over a slow network the page loads, the form works as soon as it is seen, and progress shows.
+func TestSlowNetwork(t *testing.T) {
+	b := start(t, nil)
+	slow := network.Conditions{Latency: 100, DownloadThroughput: 300_000, UploadThroughput: 50_000} // bytes a second
+	b.run(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		if _, err := cdp.Call(ctx, target, network.Enable, network.EnableParams{}); err != nil {
+			return err
+		}
+		_, err := cdp.Call(ctx, target, cdp.Command[network.Conditions, cdp.Empty]{Method: "Network.emulateNetworkConditions"}, slow)
+		return err
+	}))
+	b.run(chromedp.Navigate(b.url), chromedp.WaitVisible("#prompt"))
+	const fastest = `Math.min(...performance.getEntriesByType("resource").map(e => e.duration))`
+	if took := evaluate[float64](b, fastest); took < slow.Latency {
+		t.Errorf("a part of the page was there in %g ms: the network is not slow", took)
+	}
+	b.run(chromedp.SendKeys("#prompt", "a cat"), chromedp.SendKeys("#steps", "20"))
+	b.wait(`document.getElementById("model").value !== ""`)
+	if text := b.text(`document.getElementById("prompt").value`); text != "a cat" {
+		t.Errorf("the prompt became %q when the page was loaded", text)
+	}
+	b.run(chromedp.Click("#generate"))
+	b.wait(`document.querySelector(".job progress")?.value > 0 && document.querySelector(".job progress").value < 1`)
+	b.pictures(1)
+	b.wait(`document.querySelector(".picture img").complete`)
 }

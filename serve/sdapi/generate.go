@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -90,9 +91,23 @@ func (h *Handler) respond(ctx context.Context, body []byte, img2img bool) (*gene
 	}
 	pictures, err := h.run(ctx, p)
 	if err != nil {
-		return nil, err
+		return nil, p.sent(err)
 	}
 	return p.response(pictures)
+}
+
+// sent returns an error about the guidance scale with the field and the value that the client sent.
+func (p *plan) sent(err error) error {
+	text, isGuidance := strings.CutPrefix(err.Error(), "guidance ")
+	if !isGuidance || !errors.Is(err, gomflux.ErrRequest) || p.Options.Guidance == nil {
+		return err
+	}
+	name := "cfg_scale"
+	if p.Options.Guidance == p.request.distilled {
+		name = "distilled_cfg_scale"
+	}
+	_, reason, _ := strings.Cut(text, ": ")
+	return badRequest("%s %g: %s", name, *p.Options.Guidance, reason)
 }
 
 // run runs a job, and returns its finished images. It cancels the job if the client goes away.

@@ -36,15 +36,10 @@ var checkpointHash = regexp.MustCompile(` \[[0-9a-f]+\]$`)
 
 // findModel returns the model with a name or title of AUTOMATIC1111.
 func (h *Handler) findModel(name string) (engine.ModelInfo, bool) {
+	var m engine.ModelInfo
 	models := h.models()
-	for _, name := range []string{name, strings.TrimSuffix(checkpointHash.ReplaceAllString(name, ""), ".safetensors")} {
-		for _, m := range models {
-			if strings.EqualFold(m.Name, name) || m.Is(name) {
-				return m, true
-			}
-		}
-	}
-	return engine.ModelInfo{}, false
+	ok := api.FindModel(models, name, &m) || api.FindModel(models, checkpointHash.ReplaceAllString(name, ""), &m)
+	return m, ok
 }
 
 // current returns the model that a client chose, or the default model.
@@ -164,16 +159,9 @@ func (p *plan) multiple() int { return cmp.Or(p.model.SizeMultiple, 16) }
 
 // setSize rounds the size to what the model can generate.
 func (p *plan) setSize() {
-	multiple := p.multiple()
-	round := func(n int) int {
-		if n == 0 {
-			return 0
-		}
-		return max(1, (n+multiple/2)/multiple) * multiple
-	}
 	r, o := p.request, &p.Options
-	if o.Width, o.Height = round(r.width), round(r.height); o.Width != r.width || o.Height != r.height {
-		r.warn("the size %dx%d was rounded to %dx%d, multiples of %d", r.width, r.height, o.Width, o.Height, multiple)
+	if o.Width, o.Height = api.Round(r.width, &p.model), api.Round(r.height, &p.model); o.Width != r.width || o.Height != r.height {
+		r.warn("the size %dx%d was rounded to %dx%d, multiples of %d", r.width, r.height, o.Width, o.Height, p.multiple())
 	}
 }
 

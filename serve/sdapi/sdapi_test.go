@@ -519,6 +519,21 @@ func TestEngineErrors(t *testing.T) {
 	}
 }
 
+// An error about the guidance scale has the field and the value that the client sent.
+func TestGuidanceError(t *testing.T) {
+	for sent, want := range map[string]string{
+		`"cfg_scale":7`: "cfg_scale 7: it is distilled",
+		`"cfg_scale":1,"distilled_cfg_scale":3.5`: "distilled_cfg_scale 3.5: it is distilled",
+		`"steps":2`: "guidance 4: it is distilled",
+	} {
+		_, s := serve(t, &fakeEngine{fail: errs.Requestf("guidance 4: it is distilled")}, Config{})
+		got := call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat",`+sent+`,"override_settings":{"sd_model_checkpoint":"dev"}}`)
+		if got.status != 400 || !strings.Contains(string(got.body), `"`+want+`"`) {
+			t.Errorf("%s: status %d %s, expected %s", sent, got.status, got.body, want)
+		}
+	}
+}
+
 // TestBody checks a body that is too large, and one that ends early.
 func TestBody(t *testing.T) {
 	h := New[*fakeJob](&fakeEngine{}, Config{})
