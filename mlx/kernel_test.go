@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +25,16 @@ func TestKernels(t *testing.T) {
 		for _, s := range states {
 			if s.Err != nil {
 				t.Errorf("%s: %v", s.Name, s.Err)
+			}
+		}
+		if err := Use(GPU); err != nil {
+			return err
+		}
+		for _, c := range kernelCases() {
+			for _, dtype := range kernelDtypes {
+				if err := runCase(c, dtype); err != nil {
+					t.Errorf("%s in %v: %v", c.name, dtype, err)
+				}
 			}
 		}
 		return nil
@@ -48,36 +60,28 @@ func (r recorder) run(k *kernel, l launch) (out []*Array) {
 	return out
 }
 
-// record returns the launches that the checks of all kernels make.
-func record(t *testing.T, use func(recorded)) {
+// record passes the launches of cases to use, one of each variant.
+func record(t *testing.T, cases []kernelCase, dtypes []Dtype, use func(recorded)) {
+	t.Helper()
 	r := recorder{map[string]recorded{}}
-	kernelRunners[BackendCPU] = r
-	defer delete(kernelRunners, BackendCPU)
-	err := Do(context.Background(), func() error {
-		if err := Use(CPU); err != nil {
-			return err
+	withRunner(t, r, func() {
+		for _, c := range cases {
+			for _, dtype := range dtypes {
+				c.compute(&inputs{dtype: dtype})
+			}
 		}
-		for _, k := range kernels {
-			fresh := *k
-			k.checked, k.failed = true, nil
-			k.check()
-			*k = fresh
+		for _, key := range slices.Sorted(maps.Keys(r.launches)) {
+			use(r.launches[key])
 		}
-		for _, l := range r.launches {
-			use(l)
-		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestKernelNames expects a file for every kernel, a check that launches it, and no other files.
 func TestKernelNames(t *testing.T) {
 	launched := map[string]bool{}
-	record(t, func(r recorded) { launched[r.kernel.name] = true })
 	for _, k := range kernels {
+		check := kernelCase{k.name, func(*inputs) (found, expected []*Array) { return k.check() }}
+		record(t, []kernelCase{check}, kernelDtypes[:1], func(r recorded) { launched[r.kernel.name] = true })
 		if !launched[k.name] {
 			t.Errorf("the check of %s does not launch it", k.name)
 		}
@@ -105,7 +109,7 @@ func TestCompileCUDA(t *testing.T) {
 	if err := mlxc.OpenGlobal(library); err != nil {
 		t.Skip(err)
 	}
-	record(t, func(r recorded) {
+	record(t, kernelCases(), kernelDtypes, func(r recorded) {
 		for _, architecture := range []string{"sm_75", "sm_90"} {
 			source := r.kernel.cudaSource(r.launch)
 			if code, err := mlxc.CompileCUDA(r.kernel.name, source, architecture); err != nil || len(code) == 0 {
@@ -203,7 +207,7 @@ func TestMetalSource(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(metalWords)
 	first := true
-	record(t, func(r recorded) {
+	record(t, kernelCases(), kernelDtypes, func(r recorded) {
 		header, body := r.kernel.source(r.launch, "metal")
 		constants := header[strings.LastIndex(header, "}\n")+2:]
 		if first {
