@@ -3,10 +3,8 @@ package mlx
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -175,69 +173,5 @@ func TestKernelFailure(t *testing.T) {
 		if b.calls != 1 {
 			t.Errorf("the kernel ran %d times, expected once", b.calls)
 		}
-	}
-}
-
-// metalWords lets a C++ compiler read Metal's language.
-const metalWords = `#include <cmath>
-#include <cstring>
-#define device
-#define threadgroup
-#define thread
-#define constant
-#define kernel
-#define vertex
-#define fragment
-typedef _Float16 half;
-typedef _Float16 bfloat16_t;
-typedef unsigned int uint;
-struct uint3 { uint x, y, z; };
-namespace metal { namespace precise { using std::exp; inline float rsqrt(float x) { return 1 / std::sqrt(x); } } }
-enum class mem_flags { mem_threadgroup };
-void threadgroup_barrier(mem_flags);
-float simd_shuffle_xor(float, int);
-`
-
-// TestMetalSource has a C++ compiler check the kernels' source for Metal.
-func TestMetalSource(t *testing.T) {
-	compiler, err := exec.LookPath("g++")
-	if err != nil {
-		t.Skip(err)
-	}
-	var b strings.Builder
-	b.WriteString(metalWords)
-	first := true
-	record(t, kernelCases(), kernelDtypes, func(r recorded) {
-		header, body := r.kernel.source(r.launch, "metal")
-		constants := header[strings.LastIndex(header, "}\n")+2:]
-		if first {
-			b.WriteString(strings.TrimSuffix(header, constants))
-			first = false
-		}
-		b.WriteString(constants)
-		var params []string
-		for _, in := range r.launch.inputs {
-			params = append(params, fmt.Sprintf("const device %s* %s", kernelType(in.array.Dtype()), in.name))
-		}
-		params = append(params, "const device int* ints", "const device float* floats")
-		for _, out := range r.launch.outputs {
-			params = append(params, fmt.Sprintf("device %s* %s", kernelType(out.dtype), out.name))
-		}
-		for _, position := range []string{"threadgroup_position_in_grid", "thread_position_in_threadgroup", "threads_per_threadgroup"} {
-			params = append(params, "uint3 "+position)
-		}
-		fmt.Fprintf(&b, "namespace { [[maybe_unused]] void %s_%d(%s) {\n%s}\n}\n", r.kernel.name, b.Len(), strings.Join(params, ", "),
-			metalBody(r.launch, body))
-		for _, c := range r.launch.constants {
-			fmt.Fprintf(&b, "#undef %s\n", c.name)
-		}
-	})
-	file := filepath.Join(t.TempDir(), "kernels.cpp")
-	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command(compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Wno-unused-variable", file).CombinedOutput()
-	if err != nil || len(out) > 0 {
-		t.Fatalf("%v\n%s", err, out)
 	}
 }
