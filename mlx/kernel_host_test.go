@@ -88,54 +88,63 @@ func caseNamed(t *testing.T, cases []kernelCase, name string) []kernelCase {
 	return cases[i : i+1]
 }
 
-// buildHost compiles the kernels of all cases, and those with planted faults in float32.
-func buildHost(t *testing.T, cases []kernelCase, faults []plantedFault) *hostProgram {
+// hostRuntime is the source of what runs kernels on the CPU.
+func hostRuntime(t *testing.T) string {
 	t.Helper()
-	runs, err := filepath.Abs("testdata/host.h")
+	path, err := filepath.Abs("testdata/host.h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &hostProgram{path: filepath.Join(t.TempDir(), "kernels"), variants: map[string]int{}}
+	return fmt.Sprintf("#include %q\n%s", path, kernelFile("host.h"))
+}
+
+// buildHost compiles the kernels of all cases, and those with planted faults in float32.
+func buildHost(t *testing.T, cases []kernelCase, faults []plantedFault) *hostProgram {
+	t.Helper()
 	var b, calls strings.Builder
-	fmt.Fprintf(&b, "#include %q\n%snamespace common {\n#line 1 \"common.h\"\n%s}\n", runs, kernelFile("host.h"), kernelFile("common.h"))
+	fmt.Fprintf(&b, "%snamespace common {\n#line 1 \"common.h\"\n%s}\n", hostRuntime(t), kernelFile("common.h"))
+	variants := map[string]int{}
 	add := func(key string, r recorded, f plantedFault) {
-		n := len(p.variants)
-		p.variants[key] = n
+		n := len(variants)
+		variants[key] = n
 		hostSource(&b, fmt.Sprint("v", n), r, f)
 		fmt.Fprintf(&calls, "case %d: return v%[1]d::run(buffers, ints, floats, block, tid, threads);\n", n)
 	}
-	record(t, cases, kernelDtypes, func(r recorded) { add(r.launch.variant(r.kernel), r, plantedFault{}) })
+	record(t, cases, kernelDtypes, func(r recorded) { add(r.variant, r, plantedFault{}) })
 	for _, f := range faults {
 		record(t, caseNamed(t, cases, f.in), kernelDtypes[:1], func(r recorded) {
 			if f.file == "common.h" || f.file == r.kernel.name+".cpp" {
-				add(r.launch.variant(r.kernel)+f.name, r, f)
+				add(r.variant+f.name, r, f)
 			}
 		})
 	}
-	fmt.Fprintf(&b, "static void call(int variant, void** buffers, const int* ints, const float* floats, int block, int tid, "+
-		"int threads) {\nswitch (variant) {\n%s}\n}\n", calls.String())
-	source := p.path + ".cpp"
-	if err := os.WriteFile(source, []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := compileHost(source, p.path); err != nil {
-		probe := p.path + ".probe.cpp"
-		if err := os.WriteFile(probe, []byte("int main() {}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if out, err := compileHost(probe, p.path); err != nil {
+	return buildProgram(t, b.String(), calls.String(), variants)
+}
+
+// buildProgram compiles a program of which calls has the cases of a switch for the variants, and links
+// object files to it.
+func buildProgram(t *testing.T, source, calls string, variants map[string]int, objects ...string) *hostProgram {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kernels")
+	source += "static void call(int variant, void** buffers, const int* ints, const float* floats, int block, int tid, int threads) {\n" +
+		"switch (variant) {\n" + calls + "}\n}\n"
+	if out, err := compileHost(source, path, objects); err != nil {
+		if out, err := compileHost("int main() {}\n", path, nil); err != nil {
 			skipUnlessRequired(t, "there is no C++ compiler with sanitizers: %v %s", err, out)
 		}
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return p
+	return &hostProgram{path, variants}
 }
 
 // compileHost compiles with as few optimizations as possible: it takes longer than the run.
-func compileHost(source, program string) ([]byte, error) {
-	args := strings.Fields(cmp.Or(os.Getenv("CXX"), "c++"))
-	args = append(args, "-std=c++17", "-O0", "-w", "-Wno-psabi", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", program, source)
-	return exec.Command(args[0], args[1:]...).CombinedOutput()
+func compileHost(source, program string, objects []string) ([]byte, error) {
+	if err := os.WriteFile(program+".cpp", []byte(source), 0o600); err != nil {
+		return nil, err
+	}
+	args := append(strings.Fields(cmp.Or(os.Getenv("CXX"), "c++")), "-std=c++17", "-O0", "-w", "-Wno-psabi", "-fsanitize=address,undefined",
+		"-fno-sanitize-recover=all", "-o", program, program+".cpp")
+	return exec.Command(args[0], append(args[1:], objects...)...).CombinedOutput()
 }
 
 // skipUnlessRequired skips a test of kernels that needs a program that is not installed. .ci/run sets
@@ -271,6 +280,28 @@ var hostFaults = []plantedFault{
 	{"chunks that overlap", "group norm {1 5 7", "group_apply.cpp", "from = block % chunks * chunk", "from = block % chunks", "differ"},
 }
 
+// run computes the cases in all dtypes with the program.
+func (p *hostProgram) run(t *testing.T, cases []kernelCase, seed int32) {
+	t.Helper()
+	r := startHost(t, p, "", seed)
+	withRunner(t, r, func() {
+		for _, c := range cases {
+			for _, dtype := range kernelDtypes {
+				before := r.runs
+				if err := runCase(c, dtype); err != nil {
+					t.Fatalf("%s in %v, seed %d: %v", c.name, dtype, seed, err)
+				}
+				if r.runs == before {
+					t.Errorf("%s in %v: no kernel ran", c.name, dtype)
+				}
+			}
+		}
+	})
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestKernelsOnHost runs every variant of the kernels on the CPU and compares them with MLX's operations,
 // within the tolerances of TestKernels. The threads of a block run in a random order by some seeds, and
 // planted faults must be found.
@@ -281,23 +312,7 @@ func TestKernelsOnHost(t *testing.T) {
 	cases := kernelCases()
 	p := buildHost(t, cases, hostFaults)
 	for seed := range int32(2) {
-		r := startHost(t, p, "", seed)
-		withRunner(t, r, func() {
-			for _, c := range cases {
-				for _, dtype := range kernelDtypes {
-					before := r.runs
-					if err := runCase(c, dtype); err != nil {
-						t.Fatalf("%s in %v, seed %d: %v", c.name, dtype, seed, err)
-					}
-					if r.runs == before {
-						t.Errorf("%s in %v: no kernel ran", c.name, dtype)
-					}
-				}
-			}
-		})
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
+		p.run(t, cases, seed)
 	}
 	for _, f := range hostFaults {
 		var found error

@@ -3,12 +3,14 @@ package mlx
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -116,32 +118,16 @@ func clangText(header string, functions ...metalFunction) string {
 // noAddressSpace finds pointers for which no address space is given, in clang's syntax tree.
 var noAddressSpace = regexp.MustCompile(`(?m)^.*\b(?:Var|ParmVar|Field)Decl\b.*'[^']*__generic [^']*\*.*$`)
 
-// compileMetal has clang read text as C++ for OpenCL, which has Metal's address spaces and most of its
-// restrictions: testdata/metal/metal_stdlib gives them Metal's names. The version of Metal on macOS 14 is
-// C++14 without double, where every pointer has an address space.
-func compileMetal(t *testing.T, clang, include, text string) error {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "kernels.clcpp")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := exec.Command(clang, "-fsyntax-only", "-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", "spir64", "-Werror", "-Wall",
-		"-Wno-unused-variable", "-Wno-unknown-attributes", "-Wc++98-c++11-c++14-compat", "-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64",
-		"-Xclang", "-ast-dump", "-fno-color-diagnostics", "-I", "testdata/metal", "-I", include, file)
-	var tree, errors bytes.Buffer
-	c.Stdout, c.Stderr = &tree, &errors
-	if err := c.Run(); err != nil {
-		return fmt.Errorf("%w: %s", err, errors.String())
-	}
-	if found := noAddressSpace.Find(tree.Bytes()); found != nil {
-		return fmt.Errorf("a pointer without an address space: %s", found)
-	}
-	return nil
-}
+// A clang is a compiler that reads Metal's language as C++ for OpenCL, which has its address spaces and most
+// of its restrictions: testdata/metal/metal_stdlib gives them Metal's names.
+type clang struct{ path, include string }
 
-// TestMetalSource compiles every variant of the kernels as MLX passes it to Metal, and planted faults.
-func TestMetalSource(t *testing.T) {
-	clang, err := exec.LookPath(cmp.Or(os.Getenv("GOMFLUX_CLANG"), "clang"))
+func findClang(t *testing.T) clang {
+	t.Helper()
+	if runtime.GOOS == "darwin" {
+		t.Skip("on a Mac TestKernels compiles them for Metal")
+	}
+	path, err := exec.LookPath(cmp.Or(os.Getenv("GOMFLUX_CLANG"), "clang"))
 	if err != nil {
 		skipUnlessRequired(t, "%v (apt-get install clang, or GOMFLUX_CLANG)", err)
 	}
@@ -153,18 +139,114 @@ func TestMetalSource(t *testing.T) {
 	if _, err := os.Stat(include); err != nil {
 		skipUnlessRequired(t, "MLX's headers are not beside its library: %v", err)
 	}
-	var functions []metalFunction
+	return clang{path, include}
+}
+
+// compile checks text and compiles it to an object file for this machine unless object is empty. The version of
+// Metal on macOS 14 is C++14 without double, where every pointer has an address space.
+func (c clang) compile(t *testing.T, text, object string) error {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kernels.clcpp")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	machine := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	args := []string{"-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", machine + "-unknown-linux-gnu", "-Werror", "-Wall",
+		"-Wno-unused-variable", "-Wno-unknown-attributes", "-Wc++98-c++11-c++14-compat", "-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64",
+		"-I", "testdata/metal", "-I", c.include, file}
+	compiler := exec.Command(c.path, append(args, "-fsyntax-only", "-Xclang", "-ast-dump", "-fno-color-diagnostics")...)
+	if object != "" {
+		compiler = exec.Command(c.path, append(args, "-O0", "-fPIC", "-c", "-o", object)...)
+	}
+	var tree, problems bytes.Buffer
+	compiler.Stdout, compiler.Stderr = &tree, &problems
+	if err := compiler.Run(); err != nil {
+		return fmt.Errorf("%w: %s", err, problems.String())
+	}
+	if found := noAddressSpace.Find(tree.Bytes()); found != nil {
+		return fmt.Errorf("a pointer without an address space: %s", found)
+	}
+	return nil
+}
+
+// exportAll has MLX write all variants of the kernels.
+func exportAll(t *testing.T) (functions []metalFunction) {
+	t.Helper()
 	runner := &metalRunner{}
 	record(t, kernelCases(), kernelDtypes, func(r recorded) {
 		f := exportMetal(t, runner, r)
 		if l := r.launch; f.grid != [3]int32{int32(l.blocks * l.threads), 1, 1} || f.group != [3]int32{int32(l.threads), 1, 1} || f.mathMode != 0 {
-			t.Errorf("%s: grid %d, threadgroup %d, math mode %d for %d blocks of %d threads", l.variant(r.kernel), f.grid, f.group, f.mathMode,
+			t.Errorf("%s: grid %d, threadgroup %d, math mode %d for %d blocks of %d threads", r.variant, f.grid, f.group, f.mathMode,
 				l.blocks, l.threads)
 		}
 		functions = append(functions, f)
 	})
+	return functions
+}
+
+// buildMetal compiles functions for this machine, and a program that calls them as Metal would: the
+// buffers in their order, followed by the attributes in the signature.
+func buildMetal(t *testing.T, compiler clang, functions []metalFunction) *hostProgram {
+	t.Helper()
+	object := filepath.Join(t.TempDir(), "metal.o")
+	if err := compiler.compile(t, clangText(metalHeader(), functions...), object); err != nil {
+		t.Fatal(err)
+	}
+	shim, err := os.ReadFile("testdata/metal.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls strings.Builder
+	source, variants := hostRuntime(t)+string(shim), map[string]int{}
+	for n, f := range functions {
+		name := regexp.MustCompile(`kernel\]\] void (\w+)`).FindStringSubmatch(f.text)[1]
+		var args []string
+		for i := range f.launch.inputs {
+			args = append(args, fmt.Sprintf("buffers[%d]", i))
+		}
+		args = append(args, "ints", "floats")
+		for i := range f.launch.outputs {
+			args = append(args, fmt.Sprintf("buffers[%d]", len(f.launch.inputs)+i))
+		}
+		parameters := strings.Repeat("const void*, ", len(args)) + "uint3, uint3, uint3"
+		for _, a := range regexp.MustCompile(`uint3 \w+ \[\[(\w+)\]\]`).FindAllStringSubmatch(f.text, -1) {
+			args = append(args, map[string]string{"thread_position_in_threadgroup": "position(tid)",
+				"threadgroup_position_in_grid": "position(block)", "threads_per_threadgroup": "position(threads)"}[a[1]])
+		}
+		source += fmt.Sprintf("extern \"C\" void %s(%s);\n", name, parameters)
+		fmt.Fprintf(&calls, "case %d: return %s(%s);\n", n, name, strings.Join(args, ", "))
+		variants[f.variant] = n
+	}
+	return buildProgram(t, source, calls.String(), variants, object)
+}
+
+// TestMetalOnHost runs what MLX passes to Metal on the CPU, compiled by clang, like TestKernelsOnHost but
+// without sanitizers.
+func TestMetalOnHost(t *testing.T) {
+	compiler, functions := findClang(t), exportAll(t)
+	buildMetal(t, compiler, functions).run(t, kernelCases(), 1)
+
+	var faulty []metalFunction
+	for _, f := range functions {
+		if f.kernel == biasSumKernel {
+			f.text = strings.ReplaceAll(f.text, "threadgroup_position_in_grid.x", "threadgroup_position_in_grid.y")
+			faulty = append(faulty, f)
+		}
+	}
+	var found error
+	p := buildMetal(t, compiler, faulty)
+	withRunner(t, startHost(t, p, "", 1), func() { found = runCase(caseNamed(t, kernelCases(), "bias_sum {257")[0], Float16) })
+	if !errors.Is(found, errKernelDiffers) {
+		t.Errorf("planted fault, the wrong coordinate: found %v", found)
+	}
+}
+
+// TestMetalSource compiles every variant of the kernels as MLX passes it to Metal, and planted faults.
+func TestMetalSource(t *testing.T) {
+	compiler := findClang(t)
+	functions := exportAll(t)
 	header := metalHeader()
-	if err := compileMetal(t, clang, include, clangText(header, functions...)); err != nil {
+	if err := compiler.compile(t, clangText(header, functions...), ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range metalFaults {
@@ -179,7 +261,7 @@ func TestMetalSource(t *testing.T) {
 		faulty.text = strings.TrimPrefix(faulty.text, header)
 		change := func(text string) string { return strings.Replace(text, f.old, f.new, 1) }
 		faulty.text = change(faulty.text)
-		err := compileMetal(t, clang, include, clangText(change(header), faulty))
+		err := compiler.compile(t, clangText(change(header), faulty), "")
 		if err == nil || !strings.Contains(err.Error(), f.want) {
 			t.Errorf("planted fault, %s: found %v, expected %q", f.name, err, f.want)
 		}

@@ -46,12 +46,13 @@ func TestKernels(t *testing.T) {
 type recorder struct{ launches map[string]recorded }
 
 type recorded struct {
-	kernel *kernel
-	launch launch
+	kernel  *kernel
+	launch  launch
+	variant string
 }
 
 func (r recorder) run(k *kernel, l launch) (out []*Array) {
-	r.launches[l.variant(k)] = recorded{k, l}
+	r.launches[l.variant(k)] = recorded{k, l, l.variant(k)}
 	for _, o := range l.outputs {
 		out = append(out, Zeros(o.dtype, o.shape...))
 	}
@@ -78,8 +79,7 @@ func record(t *testing.T, cases []kernelCase, dtypes []Dtype, use func(recorded)
 func TestKernelNames(t *testing.T) {
 	launched := map[string]bool{}
 	for _, k := range kernels {
-		check := kernelCase{k.name, func(*inputs) (found, expected []*Array) { return k.check() }}
-		record(t, []kernelCase{check}, kernelDtypes[:1], func(r recorded) { launched[r.kernel.name] = true })
+		record(t, caseNamed(t, kernelChecks(), "check of "+k.name), kernelDtypes[:1], func(r recorded) { launched[r.kernel.name] = true })
 		if !launched[k.name] {
 			t.Errorf("the check of %s does not launch it", k.name)
 		}
@@ -107,11 +107,11 @@ func TestCompileCUDA(t *testing.T) {
 	if err := mlxc.OpenGlobal(library); err != nil {
 		t.Skip(err)
 	}
-	record(t, kernelCases(), kernelDtypes, func(r recorded) {
+	record(t, kernelChecks(), kernelDtypes[:1], func(r recorded) {
 		for _, architecture := range []string{"sm_75", "sm_90"} {
 			source := r.kernel.cudaSource(r.launch)
 			if code, err := mlxc.CompileCUDA(r.kernel.name, source, architecture); err != nil || len(code) == 0 {
-				t.Errorf("%s for %s: %v", r.launch.variant(r.kernel), architecture, err)
+				t.Errorf("%s for %s: %v", r.variant, architecture, err)
 			}
 		}
 	})
