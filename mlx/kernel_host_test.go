@@ -268,7 +268,7 @@ var hostFaults = []plantedFault{
 	{"unwritten threadgroup memory", "group norm", "group_statistics.cpp", "if (lane == 0) counts", "if (tid == 0) counts",
 		"of counts that no thread has written"},
 	{"threads write the same element", "group norm", "group_statistics.cpp", "  means[mine * C +", "  means[", "fault: a race"},
-	{"a thread that ends before a barrier", "group norm", "group_statistics.cpp", "count;\nBARRIER", "count;\nif (mine > 0) return;\nBARRIER",
+	{"a thread that ends before a barrier", "group norm", "group_statistics.cpp", "count;\nB", "count;\nif (mine > 0) return;\nB",
 		"threads wait at a barrier"},
 	{"too much threadgroup memory", "group norm", "group_statistics.cpp", "means, 256", "means, 2048", "bytes of threadgroup memory"},
 	{"unaligned", "bias_sum", "bias_sum.cpp", "load<V>(bias + at % C)", "load<V>(bias + at % C + 1)", "misaligned"},

@@ -3,8 +3,8 @@ package mlx
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -175,9 +175,10 @@ func exportAll(t *testing.T) (functions []metalFunction) {
 	runner := &metalRunner{}
 	record(t, kernelCases(), kernelDtypes, func(r recorded) {
 		f := exportMetal(t, runner, r)
-		if l := r.launch; f.grid != [3]int32{int32(l.blocks * l.threads), 1, 1} || f.group != [3]int32{int32(l.threads), 1, 1} || f.mathMode != 0 {
+		blocks, threads := int32(r.launch.blocks), int32(r.launch.threads)
+		if f.grid != [3]int32{blocks * threads, 1, 1} || f.group != [3]int32{threads, 1, 1} || f.mathMode != 0 {
 			t.Errorf("%s: grid %d, threadgroup %d, math mode %d for %d blocks of %d threads", r.variant, f.grid, f.group, f.mathMode,
-				l.blocks, l.threads)
+				blocks, threads)
 		}
 		functions = append(functions, f)
 	})
@@ -251,7 +252,8 @@ func TestMetalSource(t *testing.T) {
 	}
 	for _, f := range metalFaults {
 		i := slices.IndexFunc(functions, func(m metalFunction) bool {
-			return m.kernel.name == f.in && (f.dtype == 0 || strings.Contains(m.text, "#define T "+kernelType(f.dtype)+"\n")) && strings.Contains(m.text, f.old)
+			dtype := f.dtype == 0 || strings.Contains(m.text, "#define T "+kernelType(f.dtype)+"\n")
+			return m.kernel.name == f.in && dtype && strings.Contains(m.text, f.old)
 		})
 		if i < 0 {
 			t.Errorf("%s: %q is in no variant of %s", f.name, f.old, f.in)
@@ -297,13 +299,17 @@ var metalFaults = []struct {
 	{"device memory as a thread's", "norm_rope", Float32, "const GLOBAL T* of_q", "const thread T* of_q", "cannot initialize a variable"},
 	{"no address space", "group_factors", 0, "const GLOBAL float* in", "const float* in", "without an address space"},
 	{"no address space of a parameter", "gated_sum", Float32, "load(const GLOBAL E* x)", "load(const E* x)", "no viable conversion"},
-	{"threadgroup memory as device memory", "modulated_norm", Float32, "LOCAL(float) partial", "GLOBAL float* partial", "no matching function"},
+	{"threadgroup memory as device memory", "modulated_norm", Float32, "LOCAL(float) partial", "GLOBAL float* partial",
+		"no matching function"},
 	{"too much threadgroup memory", "group_statistics", Float16, "means, 256", "means, 1024", "too much threadgroup memory"},
-	{"an attribute that MLX does not write", "gated_sum", Float32, "threads_per_threadgroup.x", "threads_per_block.x", "undeclared identifier"},
-	{"an attribute is missing", "gated_sum", Float32, "uint3 threads_per_threadgroup [[threads_per_threadgroup]]", "uint3 x_", "undeclared identifier"},
+	{"an attribute that MLX does not write", "gated_sum", Float32, "threads_per_threadgroup.x", "threads_per_block.x",
+		"undeclared identifier"},
+	{"an attribute is missing", "gated_sum", Float32, "uint3 threads_per_threadgroup [[threads_per_threadgroup]]", "uint3 other",
+		"undeclared identifier"},
 	{"an ambiguous call", "modulated_norm", Float16, "RSQRT(sum + eps)", "RSQRT(max(sum, T(eps)))", "call to 'max' is ambiguous"},
 	{"float to bfloat", "gated_sum", BFloat16, "T(float(p.e[i]) +", "(float(p.e[i]) +", "no viable"},
-	{"constant memory as device memory", "bias_sum", Float32, "const device float* bias", "const constant float* bias", "no matching function"},
+	{"constant memory as device memory", "bias_sum", Float32, "const device float* bias", "const constant float* bias",
+		"no matching function"},
 	{"double", "modulated_norm", Float32, "float mean = 0", "double mean = 0", "cl_khr_fp64"},
 	{"C++17", "modulated_norm", Float32, "if (CENTER)", "if constexpr (CENTER)", "C++17"},
 	{"threadgroup memory in a function", "modulated_norm", Float32, "  x = warp_sum(x);", "  SHARED(float, own, 1); x = warp_sum(x);",
