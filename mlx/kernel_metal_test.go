@@ -29,6 +29,9 @@ type metalFunction struct {
 	mathMode    int32
 }
 
+// someGPU is an mlx::core::Stream on a GPU, which need not exist.
+var someGPU = [3]int32{-1, 1, 0}
+
 // exportMetal has MLX write the function of a launch. It does so when a graph with the kernel is exported
 // to a file, which needs no Metal, and the kernel's state is in the file.
 func exportMetal(t *testing.T, runner *metalRunner, r recorded) metalFunction {
@@ -39,11 +42,10 @@ func exportMetal(t *testing.T, runner *metalRunner, r recorded) metalFunction {
 		compiled.callback = mlxc.Callback(trace)
 	}
 	compiled.functions = append(compiled.functions, func(in []*Array) []*Array {
-		gpu, on := [3]int32{-1, 1, 0}, stream // an mlx::core::Stream on a GPU, which need not exist
-		stream = uintptr(unsafe.Pointer(&gpu))
-		defer func() { stream = on }()
+		defer func(on uintptr) { stream = on }(stream)
+		stream = uintptr(unsafe.Pointer(&someGPU))
 		l := r.launch
-		l.inputs = append([]input(nil), l.inputs...)
+		l.inputs = slices.Clone(l.inputs)
 		for i := range in {
 			l.inputs[i].array = in[i]
 		}
@@ -137,13 +139,13 @@ func findClang(t *testing.T) clang {
 	}
 	include := filepath.Join(filepath.Dir(library.MLX), "../include")
 	if _, err := os.Stat(include); err != nil {
-		skipUnlessRequired(t, "MLX's headers are not beside its library: %v", err)
+		skipUnlessRequired(t, "MLX's headers are not next to its library: %v", err)
 	}
 	return clang{path, include}
 }
 
-// compile checks text and compiles it to an object file for this machine unless object is empty. The version of
-// Metal on macOS 14 is C++14 without double, where every pointer has an address space.
+// compile checks text as the version of Metal on macOS 14 does, which is C++14 without double, where every
+// pointer has an address space. It compiles text to an object file for this machine unless object is empty.
 func (c clang) compile(t *testing.T, text, object string) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kernels.clcpp")
@@ -259,10 +261,9 @@ func TestMetalSource(t *testing.T) {
 			t.Errorf("%s: %q is in no variant of %s", f.name, f.old, f.in)
 			continue
 		}
-		faulty := functions[i]
-		faulty.text = strings.TrimPrefix(faulty.text, header)
 		change := func(text string) string { return strings.Replace(text, f.old, f.new, 1) }
-		faulty.text = change(faulty.text)
+		faulty := functions[i]
+		faulty.text = change(strings.TrimPrefix(faulty.text, header))
 		err := compiler.compile(t, clangText(change(header), faulty), "")
 		if err == nil || !strings.Contains(err.Error(), f.want) {
 			t.Errorf("planted fault, %s: found %v, expected %q", f.name, err, f.want)
