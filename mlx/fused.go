@@ -191,7 +191,10 @@ func (n Norm) launch(x, residual, gate *Array, more ...constant) (l launch, ok b
 	}
 	batch, tokens, c := x.Dim(0), x.Dim(1), x.Dim(2)
 	v := pack(x.Dtype())
-	const most = 1024
+	most := 1024
+	if device.Backend() == BackendMetal {
+		most = 512 // Metal may allow fewer than 1024 for a function that uses many registers
+	}
 	packs := ceilDiv(c/v, most)
 	if c%v != 0 || packs > 4 || residual != nil && !slices.Equal(residual.dims(), x.dims()) {
 		return launch{}, false

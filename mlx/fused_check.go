@@ -52,17 +52,7 @@ func init() {
 		for _, before := range []*Array{nil, vector(4)} {
 			g := GroupNorm{Groups: groups, Eps: 1e-5, Weight: vector(2), Bias: vector(3), Before: before}
 			found = append(found, g.Factors(x).Apply(x, before != nil))
-			sum := x
-			if before != nil {
-				sum = x.Add(before)
-			}
-			grouped := sum.Reshape(n, h*w, groups, c/groups)
-			centered := grouped.Sub(grouped.Mean(3).Mean(1))
-			y := centered.Mul(centered.Square().Mean(3).Mean(1).Plus(1e-5).Rsqrt()).Reshape(n, h, w, c).Mul(g.Weight).Add(g.Bias)
-			if before != nil {
-				y = y.SiLU()
-			}
-			expected = append(expected, y)
+			expected = append(expected, g.graph(x, before != nil))
 		}
 		return found, expected
 	}
@@ -82,4 +72,20 @@ func init() {
 		}
 		return found, expected
 	}
+}
+
+// graph computes what the kernels of a group norm do, followed by SiLU if silu is set.
+func (g GroupNorm) graph(x *Array, silu bool) *Array {
+	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
+	sum := x
+	if g.Before != nil {
+		sum = x.Add(g.Before)
+	}
+	grouped := sum.Reshape(n, h*w, g.Groups, c/g.Groups)
+	centered := grouped.Sub(grouped.Mean(3).Mean(1))
+	y := centered.Mul(centered.Square().Mean(3).Mean(1).Plus(float64(g.Eps)).Rsqrt()).Reshape(n, h, w, c).Mul(g.Weight).Add(g.Bias)
+	if silu {
+		return y.SiLU()
+	}
+	return y
 }

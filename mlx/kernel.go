@@ -132,6 +132,10 @@ func kernelsUnavailable() error {
 	return nil
 }
 
+// fewest is the number of elements from which MLX passes an array in Metal's device memory, where the
+// kernels expect it, and not in constant memory.
+const fewest = 8
+
 // usable reports whether the kernel can compute with these arrays on the running job's device. All
 // must have the same dtype.
 func (k *kernel) usable(arrays ...*Array) bool {
@@ -139,7 +143,7 @@ func (k *kernel) usable(arrays ...*Array) bool {
 		return false
 	}
 	for _, a := range arrays {
-		if d := a.Dtype(); d != arrays[0].Dtype() || d != BFloat16 && d != Float16 && d != Float32 || a.Size() == 0 {
+		if d := a.Dtype(); d != arrays[0].Dtype() || d != BFloat16 && d != Float16 && d != Float32 || a.Size() < fewest {
 			return false
 		}
 	}

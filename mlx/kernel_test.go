@@ -3,10 +3,10 @@ package mlx
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +25,16 @@ func TestKernels(t *testing.T) {
 				t.Errorf("%s: %v", s.Name, s.Err)
 			}
 		}
+		if err := Use(GPU); err != nil {
+			return err
+		}
+		for _, c := range kernelCases() {
+			for _, dtype := range kernelDtypes {
+				if err := runCase(c, dtype); err != nil {
+					t.Errorf("%s in %v: %v", c.name, dtype, err)
+				}
+			}
+		}
 		return nil
 	})
 	if err != nil {
@@ -36,48 +46,40 @@ func TestKernels(t *testing.T) {
 type recorder struct{ launches map[string]recorded }
 
 type recorded struct {
-	kernel *kernel
-	launch launch
+	kernel  *kernel
+	launch  launch
+	variant string
 }
 
 func (r recorder) run(k *kernel, l launch) (out []*Array) {
-	r.launches[l.variant(k)] = recorded{k, l}
+	r.launches[l.variant(k)] = recorded{k, l, l.variant(k)}
 	for _, o := range l.outputs {
 		out = append(out, Zeros(o.dtype, o.shape...))
 	}
 	return out
 }
 
-// record returns the launches that the checks of all kernels make.
-func record(t *testing.T, use func(recorded)) {
+// record passes the launches of cases to use, one of each variant.
+func record(t *testing.T, cases []kernelCase, dtypes []Dtype, use func(recorded)) {
+	t.Helper()
 	r := recorder{map[string]recorded{}}
-	kernelRunners[BackendCPU] = r
-	defer delete(kernelRunners, BackendCPU)
-	err := Do(context.Background(), func() error {
-		if err := Use(CPU); err != nil {
-			return err
+	withRunner(t, r, func() {
+		for _, c := range cases {
+			for _, dtype := range dtypes {
+				c.compute(&inputs{dtype: dtype})
+			}
 		}
-		for _, k := range kernels {
-			fresh := *k
-			k.checked, k.failed = true, nil
-			k.check()
-			*k = fresh
+		for _, key := range slices.Sorted(maps.Keys(r.launches)) {
+			use(r.launches[key])
 		}
-		for _, l := range r.launches {
-			use(l)
-		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestKernelNames expects a file for every kernel, a check that launches it, and no other files.
 func TestKernelNames(t *testing.T) {
 	launched := map[string]bool{}
-	record(t, func(r recorded) { launched[r.kernel.name] = true })
 	for _, k := range kernels {
+		record(t, caseNamed(t, kernelChecks(), "check of "+k.name), kernelDtypes[:1], func(r recorded) { launched[r.kernel.name] = true })
 		if !launched[k.name] {
 			t.Errorf("the check of %s does not launch it", k.name)
 		}
@@ -105,11 +107,11 @@ func TestCompileCUDA(t *testing.T) {
 	if err := mlxc.OpenGlobal(library); err != nil {
 		t.Skip(err)
 	}
-	record(t, func(r recorded) {
+	record(t, kernelChecks(), kernelDtypes[:1], func(r recorded) {
 		for _, architecture := range []string{"sm_75", "sm_90"} {
 			source := r.kernel.cudaSource(r.launch)
 			if code, err := mlxc.CompileCUDA(r.kernel.name, source, architecture); err != nil || len(code) == 0 {
-				t.Errorf("%s for %s: %v", r.launch.variant(r.kernel), architecture, err)
+				t.Errorf("%s for %s: %v", r.variant, architecture, err)
 			}
 		}
 	})
@@ -171,69 +173,5 @@ func TestKernelFailure(t *testing.T) {
 		if b.calls != 1 {
 			t.Errorf("the kernel ran %d times, expected once", b.calls)
 		}
-	}
-}
-
-// metalWords lets a C++ compiler read Metal's language.
-const metalWords = `#include <cmath>
-#include <cstring>
-#define device
-#define threadgroup
-#define thread
-#define constant
-#define kernel
-#define vertex
-#define fragment
-typedef _Float16 half;
-typedef _Float16 bfloat16_t;
-typedef unsigned int uint;
-struct uint3 { uint x, y, z; };
-namespace metal { namespace precise { using std::exp; inline float rsqrt(float x) { return 1 / std::sqrt(x); } } }
-enum class mem_flags { mem_threadgroup };
-void threadgroup_barrier(mem_flags);
-float simd_shuffle_xor(float, int);
-`
-
-// TestMetalSource has a C++ compiler check the kernels' source for Metal.
-func TestMetalSource(t *testing.T) {
-	compiler, err := exec.LookPath("g++")
-	if err != nil {
-		t.Skip(err)
-	}
-	var b strings.Builder
-	b.WriteString(metalWords)
-	first := true
-	record(t, func(r recorded) {
-		header, body := r.kernel.source(r.launch, "metal")
-		constants := header[strings.LastIndex(header, "}\n")+2:]
-		if first {
-			b.WriteString(strings.TrimSuffix(header, constants))
-			first = false
-		}
-		b.WriteString(constants)
-		var params []string
-		for _, in := range r.launch.inputs {
-			params = append(params, fmt.Sprintf("const device %s* %s", kernelType(in.array.Dtype()), in.name))
-		}
-		params = append(params, "const device int* ints", "const device float* floats")
-		for _, out := range r.launch.outputs {
-			params = append(params, fmt.Sprintf("device %s* %s", kernelType(out.dtype), out.name))
-		}
-		for _, position := range []string{"threadgroup_position_in_grid", "thread_position_in_threadgroup", "threads_per_threadgroup"} {
-			params = append(params, "uint3 "+position)
-		}
-		fmt.Fprintf(&b, "namespace { [[maybe_unused]] void %s_%d(%s) {\n%s}\n}\n", r.kernel.name, b.Len(), strings.Join(params, ", "),
-			metalBody(r.launch, body))
-		for _, c := range r.launch.constants {
-			fmt.Fprintf(&b, "#undef %s\n", c.name)
-		}
-	})
-	file := filepath.Join(t.TempDir(), "kernels.cpp")
-	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command(compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Wno-unused-variable", file).CombinedOutput()
-	if err != nil || len(out) > 0 {
-		t.Fatalf("%v\n%s", err, out)
 	}
 }

@@ -131,6 +131,7 @@ mlxc_done() { is_done mlxc "$mlxc_key" lib/libmlxc.$lib; }
 tokenizers_done() { is_done tokenizers "$tokenizers_key" lib/libtokenizers.a; }
 cuda13_done() { [ -z "$cuda_key" ] || is_done cuda13 "$cuda_key" cuda13/lib/mlx; }
 macos_done() { [ -z "$macos_key" ] || is_done macos "$macos_key" macos; }
+clang_done() { [ -z "${GOMFLUX_TEST_KERNELS-}" ] || have clang; } # which one of the tests of kernels runs
 nvidia_done() { [ -z "$nvidia_key" ] || is_done nvidia "$nvidia_key" cuda13/lib/nvidia; }
 
 # What must be on the machine before the steps.
@@ -169,6 +170,7 @@ check_packages() {
   have python3 || packages+=(python3)
   has_pip || packages+=(python3-pip)
   has_openblas || packages+=(libopenblas0-pthread)
+  clang_done || packages+=(clang)
 }
 
 install_packages() {
@@ -382,7 +384,7 @@ take_lock() {
   trap 'rm -f "$lock"' EXIT
 }
 
-if mlx_done && mlxc_done && tokenizers_done && cuda13_done && nvidia_done && macos_done; then exit; fi
+if mlx_done && mlxc_done && tokenizers_done && cuda13_done && nvidia_done && macos_done && clang_done; then exit; fi
 take_lock
 check_machine
 mlx_done || install_mlx

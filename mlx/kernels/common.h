@@ -30,7 +30,7 @@ DEVICE float warp_sum(float x) {
 }
 
 // The sum over a block of at most 1024 threads, whole warps. partial has 32 elements.
-DEVICE float block_sum(float x, LOCAL float* partial, int tid, int threads) {
+DEVICE float block_sum(float x, LOCAL(float) partial, int tid, int threads) {
   x = warp_sum(x);
   BARRIER;
   if (tid % 32 == 0) partial[tid / 32] = x;

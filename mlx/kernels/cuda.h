@@ -1,8 +1,8 @@
 // The vocabulary of the kernels in CUDA C++. NVRTC compiles it without any header, in some
 // milliseconds; with those of the toolkit it takes more than a second.
 #define GLOBAL
-#define SHARED __shared__
-#define LOCAL
+#define SHARED(type, name, size) __shared__ type name[size]
+#define LOCAL(type) type*
 #define DEVICE __device__ inline
 #define BARRIER __syncthreads()
 #define RSQRT(x) rsqrtf(x)

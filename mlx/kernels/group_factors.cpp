@@ -1,8 +1,8 @@
 // A block merges the moments [N, chunks, C, 2] of one group, and returns for each of its channels
 // the factor and the summand by which x + before is normalized: [N, 2, C].
-SHARED float means[32];
-SHARED float m2s[32];
-SHARED float counts[32];
+SHARED(float, means, 32);
+SHARED(float, m2s, 32);
+SHARED(float, counts, 32);
 const int each = C / GROUPS, n = block / GROUPS, g = block % GROUPS;
 const int chunks = (pixels + chunk - 1) / chunk;
 Moments all = {0, 0, 0};

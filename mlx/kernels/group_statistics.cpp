@@ -1,9 +1,9 @@
 // A block computes the moments of each channel of x + before, [N, pixels, C], over some pixels
 // (Welford 1962). A thread has the same V channels of every at_once-th pixel.
 const int V = 16 / sizeof(T), LANES = C / V;
-SHARED float means[256 * V];
-SHARED float m2s[256 * V];
-SHARED float counts[256];
+SHARED(float, means, 256 * V);
+SHARED(float, m2s, 256 * V);
+SHARED(float, counts, 256);
 const int lane = tid % LANES, at_once = threads / LANES, mine = tid / LANES;
 const int chunks = (pixels + chunk - 1) / chunk;
 const int n = block / chunks, from = block % chunks * chunk;

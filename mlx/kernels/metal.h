@@ -1,7 +1,7 @@
 // The vocabulary of the kernels in Metal's shading language.
 #define GLOBAL device
-#define SHARED threadgroup
-#define LOCAL threadgroup
+#define SHARED(type, name, size) threadgroup type name[size]
+#define LOCAL(type) threadgroup type*
 #define DEVICE inline
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup)
 #define RSQRT(x) metal::precise::rsqrt(x)

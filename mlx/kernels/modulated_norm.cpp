@@ -2,7 +2,7 @@
 // normalizes x = residual + gate·in, and returns x too. With AFTER it returns
 // residual + gate·norm(in). Rows of modulations are those of their batch, or one for all.
 const int V = 16 / sizeof(T);
-SHARED float partial[32];
+SHARED(float, partial, 32);
 const long row = long(block) * C;
 #if BEFORE || SCALE || SHIFT || AFTER
 const int n = block / tokens;
