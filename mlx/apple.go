@@ -16,7 +16,30 @@ var AcceleratorMacOS = macos.Version{Major: 26, Minor: 2}
 // generation later (MLX's is_nax_available).
 func (d DeviceInfo) HasNeuralAccelerators() bool {
 	generation, size := d.appleGPU()
-	return generation >= 18 || generation == 17 && size != 'p'
+	return !d.virtual() && (generation >= 18 || generation == 17 && size != 'p')
+}
+
+// virtual reports whether the device is the GPU of a virtual machine on a Mac, such as GitHub's
+// runners. It has the functions of an M1 at most, and an architecture of its own (air64_v27).
+func (d DeviceInfo) virtual() bool { return d.Name == "Apple Paravirtual device" }
+
+// MacOf describes the GPU of a Mac with so much memory, in GiB, for estimates: that of an M1, M1 Max
+// or M1 Ultra. It has a working set of two thirds of the memory, or three quarters above 32 GiB, and
+// arrays of at most half of it, as MLX reports for an M1 with 16 GiB (11.45 and 8.59 GB) and for
+// GitHub's virtual machines with 7 (5.01 and 3.76). Newer chips and systems allow more.
+func MacOf(memory int) DeviceInfo {
+	d := DeviceInfo{Device: OtherMac, Name: "Apple M1", Architecture: "applegpu_g13g", Memory: uint64(memory) << 30}
+	d.WorkingSet, d.LargestArray = d.Memory/3*2, d.Memory/2
+	if memory > 32 {
+		d.WorkingSet = d.Memory / 4 * 3
+	}
+	switch {
+	case memory > 64:
+		d.Name, d.Architecture = "Apple M1 Ultra", "applegpu_g13d"
+	case memory > 16:
+		d.Name, d.Architecture = "Apple M1 Max", "applegpu_g13s"
+	}
+	return d
 }
 
 // appleGPU returns the generation of an Apple GPU and the letter of its size, such as 17 and s of

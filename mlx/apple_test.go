@@ -91,4 +91,26 @@ func TestHasNeuralAccelerators(t *testing.T) {
 			t.Errorf("%q: %v, expected %v", architecture, got, want)
 		}
 	}
+	if (DeviceInfo{Device: GPU, Name: "Apple Paravirtual device", Architecture: "applegpu_g17g"}).HasNeuralAccelerators() {
+		t.Error("a virtual GPU has neural accelerators")
+	}
+}
+
+// TestMacOf compares descriptions of Macs with what MLX reported on some.
+func TestMacOf(t *testing.T) {
+	for memory, want := range map[int]DeviceInfo{
+		7:  {WorkingSet: 5010800640, LargestArray: 3758096384}, // a virtual machine of GitHub
+		16: {WorkingSet: 11453251584, LargestArray: 8589934592},
+		32: {WorkingSet: 22906503168, LargestArray: 16 << 30},
+		64: {WorkingSet: 48 << 30, LargestArray: 32 << 30},
+	} {
+		got := MacOf(memory)
+		off := int64(got.WorkingSet) - int64(want.WorkingSet)
+		if off < -1<<16 || off > 1<<16 || got.LargestArray != want.LargestArray {
+			t.Errorf("%d GiB: %+v, expected %+v", memory, got, want)
+		}
+		if d := got.Device; d.Backend() != BackendMetal || d == CPU || Use(d) == nil {
+			t.Errorf("%d GiB: device %v can compute here, or is not Metal's", memory, d)
+		}
+	}
 }

@@ -1,6 +1,9 @@
 package mlx
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestCleanMessage(t *testing.T) {
 	for in, want := range map[string]string{
@@ -16,6 +19,27 @@ func TestCleanMessage(t *testing.T) {
 	} {
 		if got := cleanMessage(in); got != want {
 			t.Errorf("%q: found %q, expected %q", in, got, want)
+		}
+	}
+}
+
+// TestMetalHints checks that the failures that macOS and Metal cause say what to do.
+func TestMetalHints(t *testing.T) {
+	const buffer = "[METAL] Command buffer execution failed: "
+	for in, hint := range map[string]string{
+		buffer + "Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout).": "generate a smaller image, or fewer at once",
+		buffer + "Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang).":       EnvKernels + "=0",
+		buffer + "Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity).": "let the display " +
+			"sleep",
+		buffer + "Ignored (for causing prior/excessive GPU errors) (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored).": "start " +
+			"gomflux again",
+		buffer + "Innocent Victim (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim).":                              "try again",
+		buffer + "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory).":                             "gomflux models --mac",
+		"[metal::malloc] Attempting to allocate 9 bytes which is greater than the maximum allowed buffer size of 8 bytes.": "Metal limits",
+	} {
+		got := cleanMessage(in + " at /x/mlx/c/transforms.cpp:73")
+		if !strings.HasPrefix(got, in+" (") || !strings.Contains(got, hint) || !strings.HasSuffix(got, ")") {
+			t.Errorf("%s: found %q, expected a hint with %q", in, got, hint)
 		}
 	}
 }
