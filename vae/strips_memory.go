@@ -132,6 +132,8 @@ func (m memoryModel) perRow(s stage, in size) (each, edges int64) {
 		if m.budget == noBudget {
 			input = 2 // padded by MLX only
 		}
+	case m.device.Backend() == mlx.BackendMetal:
+		input, group, channel, unfolded = 3, 4, 2, s.winograd(in)*m.item()
 	case m.item() < 4: // measured with CUDA
 		input, group, channel, unfolded = 2, 4, 2, 0
 	}
@@ -146,6 +148,17 @@ func (m memoryModel) perRow(s stage, in size) (each, edges int64) {
 	stride := int64(s.conv.Stride)
 	convolved := stride*input + unfolded + 2*out.rowBytes(m.item()) + size{1, out.w, s.residual}.rowBytes(m.item())
 	return max(convolved, stride*normalised), 2 * max(input, normalised)
+}
+
+// winograd returns the number of values that MLX computes on Metal for each row of the output if it
+// transforms the tiles of a convolution: 64 for 36 pixels of each channel of the input and the output.
+func (s stage) winograd(in size) int64 {
+	out := s.size(in)
+	weight := nn.Parameters(s.conv)[0].Stored()
+	if weight[len(weight)-1] != 3 || s.conv.Stride != 1 || in.c%32 != 0 || out.c%32 != 0 || in.c+out.c < 256 {
+		return 0
+	}
+	return int64(out.w) * int64(in.c+out.c) * 64 / 36
 }
 
 // rows returns how many rows of a stage's output are computed at a time: as few as the
