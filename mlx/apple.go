@@ -56,3 +56,44 @@ func (d DeviceInfo) appleGPU() (generation int, size byte) {
 	}
 	return generation, chip[last]
 }
+
+// MetalKernelFLOPs is about how many floating-point operations a kernel on Metal may take. macOS ends
+// a command buffer that keeps the GPU for about five seconds. The slowest chip, an M1 with seven or
+// eight cores, has 2.6 TFLOP/s, and reaches half of it or more in large products, so such a kernel takes
+// less than two seconds. MLX ends a command buffer with the kernel with which its inputs exceed 40 Mi
+// elements; kernels before it have at most 0.8 TFLOP, at 19 kFLOP for an element.
+const MetalKernelFLOPs = 2e12
+
+// mostFLOPs limits the floating-point operations of a kernel on a backend; absent for no limit.
+var mostFLOPs = map[Backend]float64{BackendMetal: MetalKernelFLOPs}
+
+// LimitKernels limits the floating-point operations of a kernel on the CPU until restore is called, for
+// tests of what happens on Metal.
+func LimitKernels(flops float64) (restore func()) {
+	mostFLOPs[BackendCPU] = flops
+	return func() { delete(mostFLOPs, BackendCPU) }
+}
+
+// RowsAtOnce returns how many of some rows a kernel may compute on the device, if each takes so many
+// floating-point operations: all, except where a long kernel would be ended.
+func (d Device) RowsAtOnce(rows int, flops float64) int {
+	if most, limited := mostFLOPs[d.Backend()]; limited && float64(rows)*flops > most {
+		return max(1, int(most/flops))
+	}
+	return rows
+}
+
+// InParts returns f(a), which must compute the slices of a along an axis one by one, in so many floating-point
+// operations each. If they are too many for a kernel, f gets some slices at a time.
+func (a *Array) InParts(axis int, flops float64, f func(*Array) *Array) *Array {
+	n := a.Dim(axis)
+	step := device.RowsAtOnce(n, flops)
+	if step >= n {
+		return f(a)
+	}
+	var parts []*Array
+	for from := 0; from < n; from += step {
+		parts = append(parts, f(a.Slice(axis, from, min(from+step, n))))
+	}
+	return Concat(axis, parts...)
+}

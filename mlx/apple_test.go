@@ -114,3 +114,19 @@ func TestMacOf(t *testing.T) {
 		}
 	}
 }
+
+// TestRowsAtOnce checks that kernels on Metal are bounded, and others are not.
+func TestRowsAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		device Device
+		rows   int
+		flops  float64
+		want   int
+	}{
+		{CPU, 1 << 20, 1e12, 1 << 20}, {OtherMac, 100, 2e10, 100}, {OtherMac, 101, 2e10, 100}, {OtherMac, 7, 1e13, 1}, {OtherMac, 0, 1, 0},
+	} {
+		if got := c.device.RowsAtOnce(c.rows, c.flops); got != c.want {
+			t.Errorf("%v: %d of %d rows with %g operations, expected %d", c.device, got, c.rows, c.flops, c.want)
+		}
+	}
+}

@@ -93,6 +93,13 @@ func (a *Autoencoder) setBudget(height, width int, free int64, memory memoryFunc
 		// without it MLX asks CUDA for more memory than there is to convolve 1024x1024 at once
 		a.vae.SetBudget(1 << 30)
 	}
+	// in strips, since a convolution of the whole image would take too long for one kernel; those of the
+	// published autoencoders have at most a sixth of all operations
+	size := a.vae.Unscaled(height/a.ScaleFactor(), width/a.ScaleFactor())
+	if a.device.Backend() == mlx.BackendMetal && a.budget == 0 &&
+		component.DecodeFLOPs(a.component.Model, size[1], size[2]) > 6*mlx.MetalKernelFLOPs {
+		a.vae.SetBudget(1 << 40)
+	}
 	const least = 16 << 20
 	need := memory(height, width, a.device, a.dtype)
 	for budget := free / 2; budget > least && need > free/2; budget /= 2 {

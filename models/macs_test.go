@@ -106,3 +106,27 @@ func TestFitMacsOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestStripsOnMetal checks that large images are decoded in strips on Metal, with any memory, so that no
+// convolution takes too long.
+func TestStripsOnMetal(t *testing.T) {
+	mlxtest.Do(t, func() {
+		s, err := catalog.FindConfigs("flux1-schnell")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mac := mlx.MacOf(64)
+		p, err := Load(s.FS, LoadOptions{Defaults: s.Defaults, Random: &Random{Dtype: checkpoint.BF16}, headersOnly: true, mac: &mac})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		for side, want := range map[int]bool{1024: false, 2048: true} {
+			p.vae.SetBudget(0)
+			whole := p.vae.DecodeMemory(side, side, p.device, p.dtype)
+			if got := p.setBudget(side, side, 0, p.vae.DecodeMemory) < whole; got != want {
+				t.Errorf("%d pixels: in strips is %v", side, got)
+			}
+		}
+	})
+}

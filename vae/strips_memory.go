@@ -162,11 +162,15 @@ func (s stage) winograd(in size) int64 {
 }
 
 // rows returns how many rows of a stage's output are computed at a time: as few as the
-// smallest number of strips within the budget needs.
+// smallest number of strips within the budget needs, and as a kernel may compute.
 func (m memoryModel) rows(s stage, in size) int {
-	n := s.size(in).h
+	out, weight := s.size(in), nn.Parameters(s.conv)[0].Stored()
+	n, kernel := out.h, weight[len(weight)-1]
 	each, edges := m.perRow(s, in)
 	most := int(min(int64(n), max(1, (m.budget-edges)/each)))
+	if m.budget != noBudget {
+		most = m.device.RowsAtOnce(most, 2*float64(kernel*kernel)*float64(in.c)*float64(out.c)*float64(out.w))
+	}
 	strips := (n + most - 1) / most
 	return (n + strips - 1) / strips
 }
