@@ -1,9 +1,11 @@
 package mlx
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/macos"
@@ -127,6 +129,28 @@ func TestRowsAtOnce(t *testing.T) {
 	} {
 		if got := c.device.RowsAtOnce(c.rows, c.flops); got != c.want {
 			t.Errorf("%v: %d of %d rows with %g operations, expected %d", c.device, got, c.rows, c.flops, c.want)
+		}
+	}
+}
+
+// TestMacErrors checks that programs and libraries that a Mac refuses say what to do.
+func TestMacErrors(t *testing.T) {
+	for system, refused := range map[[2]string]bool{
+		{"darwin", "amd64"}: true, {"darwin", "arm64"}: false, {"linux", "amd64"}: false, {"linux", "arm64"}: false,
+	} {
+		err := checkChip(system[0], system[1])
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "Rosetta") {
+			t.Errorf("%v: error %v", system, err)
+		}
+	}
+	for text, hint := range map[string]string{
+		"code signature in <1> 'lib.dylib' not valid for use in process: library load disallowed by system policy": "xattr -dr com.apple.quarantine",
+		"mach-o file, but is an incompatible architecture (have 'arm64', need 'x86_64')":                           "uname -m prints arm64",
+		"no such file": "/a/lib.dylib: no such file",
+	} {
+		cause := errors.New(text)
+		if err := openError("/a/lib.dylib", cause); !errors.Is(err, cause) || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%s: error %v", text, err)
 		}
 	}
 }
