@@ -36,13 +36,14 @@ func FitMacs(fsys fs.FS, o LoadOptions, tokens int, macs ...int) (fits []MacFit,
 			return nil, err
 		}
 		r, err := p.leastRun()
-		if err != nil {
+		if err == nil {
+			fit := r.fitMac()
+			fit.GiB, fit.WorkingSet = gib, int64(mac.WorkingSet)
+			fits = append(fits, fit)
+		}
+		if p.Close(); err != nil {
 			return nil, err
 		}
-		fit := r.fitMac()
-		fit.GiB, fit.WorkingSet = gib, int64(mac.WorkingSet)
-		fits = append(fits, fit)
-		p.Close()
 	}
 	return fits, nil
 }

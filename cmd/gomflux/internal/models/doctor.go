@@ -247,7 +247,8 @@ func describeDevice(d mlx.DeviceInfo) deviceInfo {
 	dtype, reason := d.ComputeDtype()
 	return deviceInfo{
 		Device: d.Device.String(), Standard: d.Device == mlx.CurrentDevice(), Name: d.Name,
-		Architecture: d.Architecture, Memory: memory, WorkingSet: d.WorkingSet, LargestArray: d.LargestArray, Dtype: dtype.String(), DtypeReason: reason,
+		Architecture: d.Architecture, Memory: memory, WorkingSet: d.WorkingSet, LargestArray: d.LargestArray,
+		Dtype: dtype.String(), DtypeReason: reason,
 	}
 }
 
