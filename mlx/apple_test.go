@@ -133,7 +133,7 @@ func TestRowsAtOnce(t *testing.T) {
 	}
 }
 
-// TestMacErrors checks that programs and libraries that a Mac refuses say what to do.
+// TestMacErrors checks that programs and libraries that a Mac refuses have a hint.
 func TestMacErrors(t *testing.T) {
 	for system, refused := range map[[2]string]bool{
 		{"darwin", "amd64"}: true, {"darwin", "arm64"}: false, {"linux", "amd64"}: false, {"linux", "arm64"}: false,
@@ -144,8 +144,9 @@ func TestMacErrors(t *testing.T) {
 		}
 	}
 	for text, hint := range map[string]string{
-		"code signature in <1> 'lib.dylib' not valid for use in process: library load disallowed by system policy": "xattr -dr com.apple.quarantine",
-		"mach-o file, but is an incompatible architecture (have 'arm64', need 'x86_64')":                           "uname -m prints arm64",
+		"code signature in <1> 'lib.dylib' not valid for use in process: library load disallowed " +
+			"by system policy": "xattr -dr com.apple.quarantine",
+		"mach-o file, but is an incompatible architecture (have 'arm64', need 'x86_64')": "uname -m prints arm64",
 		"no such file": "/a/lib.dylib: no such file",
 	} {
 		cause := errors.New(text)

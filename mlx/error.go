@@ -106,7 +106,7 @@ func cleanMessage(msg string) string {
 	return msg
 }
 
-// metalHints say what to do about failures on a Mac, by a part of the message of Metal or MLX. The
+// metalHints are hints for failures on a Mac, by a part of the message of Metal or MLX. The
 // signs are Metal's names of errors of command buffers; system and driver add a text to them.
 var metalHints = []struct{ sign, hint string }{
 	{"kIOGPUCommandBufferCallbackErrorTimeout", "(macOS ends work that keeps the GPU for several seconds: generate a smaller image, " +

@@ -56,7 +56,8 @@ func TestFitMacs(t *testing.T) {
 					}
 				} else {
 					text := r.shortage(e, available, ": slow")
-					if strings.Contains(text, "; try ") == strings.Contains(text, "; neither ") || fit.Fits && !strings.Contains(text, "; try ") {
+					if strings.Contains(text, "; try ") == strings.Contains(text, "; neither ") ||
+						fit.Fits && !strings.Contains(text, "; try ") {
 						t.Errorf("%s, %d GiB: %s, but %+v", preset.Name, gib, text, fit)
 					}
 				}
