@@ -1,9 +1,11 @@
 package mlx
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/macos"
@@ -89,6 +91,67 @@ func TestHasNeuralAccelerators(t *testing.T) {
 	} {
 		if got := (DeviceInfo{Device: GPU, Architecture: architecture}).HasNeuralAccelerators(); got != want {
 			t.Errorf("%q: %v, expected %v", architecture, got, want)
+		}
+	}
+	if (DeviceInfo{Device: GPU, Name: "Apple Paravirtual device", Architecture: "applegpu_g17g"}).HasNeuralAccelerators() {
+		t.Error("a virtual GPU has neural accelerators")
+	}
+}
+
+// TestMacOf compares descriptions of Macs with what MLX reported on some.
+func TestMacOf(t *testing.T) {
+	for memory, want := range map[int]DeviceInfo{
+		7:  {WorkingSet: 5010800640, LargestArray: 3758096384}, // a virtual machine of GitHub
+		16: {WorkingSet: 11453251584, LargestArray: 8589934592},
+		32: {WorkingSet: 22906503168, LargestArray: 16 << 30},
+		64: {WorkingSet: 48 << 30, LargestArray: 32 << 30},
+	} {
+		got := MacOf(memory)
+		off := int64(got.WorkingSet) - int64(want.WorkingSet)
+		if off < -1<<16 || off > 1<<16 || got.LargestArray != want.LargestArray {
+			t.Errorf("%d GiB: %+v, expected %+v", memory, got, want)
+		}
+		if d := got.Device; d.Backend() != BackendMetal || d == CPU || Use(d) == nil {
+			t.Errorf("%d GiB: device %v can compute here, or is not Metal's", memory, d)
+		}
+	}
+}
+
+// TestRowsAtOnce checks that kernels on Metal are bounded, and others are not.
+func TestRowsAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		device Device
+		rows   int
+		flops  float64
+		want   int
+	}{
+		{CPU, 1 << 20, 1e12, 1 << 20}, {OtherMac, 100, 2e10, 100}, {OtherMac, 101, 2e10, 100}, {OtherMac, 7, 1e13, 1}, {OtherMac, 0, 1, 0},
+	} {
+		if got := c.device.RowsAtOnce(c.rows, c.flops); got != c.want {
+			t.Errorf("%v: %d of %d rows with %g operations, expected %d", c.device, got, c.rows, c.flops, c.want)
+		}
+	}
+}
+
+// TestMacErrors checks that programs and libraries that a Mac refuses have a hint.
+func TestMacErrors(t *testing.T) {
+	for system, refused := range map[[2]string]bool{
+		{"darwin", "amd64"}: true, {"darwin", "arm64"}: false, {"linux", "amd64"}: false, {"linux", "arm64"}: false,
+	} {
+		err := checkChip(system[0], system[1])
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "Rosetta") {
+			t.Errorf("%v: error %v", system, err)
+		}
+	}
+	for text, hint := range map[string]string{
+		"code signature in <1> 'lib.dylib' not valid for use in process: library load disallowed " +
+			"by system policy": "xattr -dr com.apple.quarantine",
+		"mach-o file, but is an incompatible architecture (have 'arm64', need 'x86_64')": "uname -m prints arm64",
+		"no such file": "/a/lib.dylib: no such file",
+	} {
+		cause := errors.New(text)
+		if err := openError("/a/lib.dylib", cause); !errors.Is(err, cause) || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%s: error %v", text, err)
 		}
 	}
 }

@@ -32,6 +32,16 @@ func TestAttentionInParts(t *testing.T) {
 		for _, mask := range []*Array{nil, FromFloat32(values(5*6, 0.5), 5, 6), FromFloat32(values(2*6, 0.5), 2, 1, 1, 6)} {
 			maxScores = most
 			want := Attention(q, k, v, 0.5, mask).Floats()
+			restore := LimitKernels(4 * 2 * 4 * 6 * 3 * 2) // two queries at once
+			if rows := queriesAtOnce(q, k); rows != 2 {
+				t.Errorf("%d queries at once, expected 2", rows)
+			}
+			for i, got := range Attention(q, k, v, 0.5, mask).Floats() {
+				if max(got-want[i], want[i]-got) > 1e-6 {
+					t.Errorf("mask %v, in parts: value %d is %v, expected %v", mask, i, got, want[i])
+				}
+			}
+			restore()
 			for _, limit := range []int{1, 2 * 4 * 6 * 2, 2 * 4 * 6 * 4} { // one, two and four queries at once
 				maxScores = limit
 				got := Attention(q, k, v, 0.5, mask).Floats()

@@ -17,6 +17,9 @@ type Device int32
 const (
 	CPU Device = iota
 	GPU        // Metal on a Mac, CUDA elsewhere
+	// OtherMac is the GPU of a Mac that is not this machine, for estimates. Nothing can be computed
+	// on it.
+	OtherMac
 )
 
 // String is the name of the device's backend.
@@ -40,7 +43,7 @@ func (d Device) Backend() Backend {
 	switch {
 	case d == CPU:
 		return BackendCPU
-	case runtime.GOOS == "darwin":
+	case runtime.GOOS == "darwin" || d == OtherMac:
 		return BackendMetal
 	}
 	return BackendCUDA
@@ -98,7 +101,7 @@ func setDevice(d Device) {
 // Use selects the device for the rest of the running job. The default is the GPU, if
 // there is one.
 func Use(d Device) error {
-	if d == GPU && !gpuAvailable {
+	if d != CPU && (d != GPU || !gpuAvailable) {
 		return fmt.Errorf("mlx: no GPU that this MLX can use")
 	}
 	setDevice(d)
@@ -131,12 +134,15 @@ type DeviceInfo struct {
 	Name         string // "" where MLX does not know it
 	Architecture string
 	Memory       uint64 // bytes, 0 where MLX does not know it
+	// WorkingSet is the memory that Metal recommends for all arrays, and LargestArray that of one, in
+	// bytes; 0 for other devices.
+	WorkingSet, LargestArray uint64
 }
 
 // ComputeDtype returns the dtype in which models compute on the device by default, and the
 // reason for it. Half precision is 40 times slower than float32 on Linux CPUs. The GPUs of
-// Apple's M1 and M2, and NVIDIA's before compute capability 8.0, have no bfloat16 hardware,
-// and multiply matrices of float16 faster. GPUs that are not known compute in bfloat16,
+// Apple's M1 and M2, the virtual ones of Macs, and NVIDIA's before compute capability 8.0, have no
+// bfloat16 hardware, and multiply matrices of float16 faster. GPUs that are not known compute in bfloat16,
 // which has the range of float32.
 func (d DeviceInfo) ComputeDtype() (dtype Dtype, reason string) {
 	if d.Device == CPU {
@@ -152,6 +158,9 @@ func (d DeviceInfo) ComputeDtype() (dtype Dtype, reason string) {
 // "". The GPU of the M1 has generation 13, that of the M2 generation 14; the names are Apple M1,
 // Apple M1 Pro and so on. CUDA's architectures are like sm_75.
 func (d DeviceInfo) withoutBFloat16() string {
+	if d.virtual() {
+		return "Apple's virtual GPU"
+	}
 	if generation, _ := d.appleGPU(); generation != 0 {
 		return map[int]string{13: "the M1", 14: "the M2"}[generation]
 	}
@@ -187,11 +196,11 @@ func describe(d Device) DeviceInfo {
 	}
 	out.Name = infoString(info, "device_name")
 	out.Architecture = infoString(info, "architecture")
-	for _, key := range []string{"memory_size", "total_memory"} {
-		var has bool
-		var n uintptr
-		if mlxc.DeviceInfoHasKey(&has, info, key) == 0 && has && mlxc.DeviceInfoGetSize(&n, info, key) == 0 {
-			out.Memory = uint64(n)
+	for key, size := range map[string]*uint64{
+		"memory_size": &out.Memory, "total_memory": &out.Memory, workingSet: &out.WorkingSet, "max_buffer_length": &out.LargestArray,
+	} {
+		if n, ok := infoSize(info, key); ok {
+			*size = uint64(n)
 		}
 	}
 	takeMessage()

@@ -48,6 +48,7 @@ func TestComputeDtype(t *testing.T) {
 	}
 	const m1, m2, old = "the M1 has no bfloat16 hardware", "the M2 has no bfloat16 hardware",
 		"compute capability below 8.0 has no bfloat16 hardware"
+	const virtual = "Apple's virtual GPU has no bfloat16 hardware"
 	for _, c := range []struct {
 		info   mlx.DeviceInfo
 		want   mlx.Dtype
@@ -64,8 +65,8 @@ func TestComputeDtype(t *testing.T) {
 		{gpu("Apple M1 Max", ""), mlx.Float16, m1},
 		{gpu("Apple M2", "unknown"), mlx.Float16, m2},
 		{gpu("Apple M10", ""), mlx.BFloat16, ""},
-		{gpu("Apple Paravirtual device", "applegpu_g13g"), mlx.Float16, m1}, // a virtual machine on an M1
-		{gpu("Apple Paravirtual device", ""), mlx.BFloat16, ""},
+		{gpu("Apple Paravirtual device", "applegpu_g17g"), mlx.Float16, virtual}, // whatever the machine has
+		{gpu("Apple Paravirtual device", "air64_v27"), mlx.Float16, virtual},
 		{gpu("NVIDIA T4", "sm_75"), mlx.Float16, old},
 		{gpu("Tesla V100", "sm_70"), mlx.Float16, old},
 		{gpu("NVIDIA A100", "sm_80"), mlx.BFloat16, ""},

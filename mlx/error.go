@@ -97,7 +97,31 @@ var (
 
 func cleanMessage(msg string) string {
 	msg = sourceSuffix.ReplaceAllString(strings.TrimSpace(msg), "$1")
-	return sourcePath.ReplaceAllString(msg, "$1")
+	msg = sourcePath.ReplaceAllString(msg, "$1")
+	for _, h := range metalHints {
+		if strings.Contains(msg, h.sign) {
+			return msg + " " + h.hint
+		}
+	}
+	return msg
+}
+
+// metalHints are hints for failures on a Mac, by a part of the message of Metal or MLX. The
+// signs are Metal's names of errors of command buffers; system and driver add a text to them.
+var metalHints = []struct{ sign, hint string }{
+	{"kIOGPUCommandBufferCallbackErrorTimeout", "(macOS ends work that keeps the GPU for several seconds: generate a smaller image, " +
+		"or fewer at once, and close what else uses the GPU)"},
+	{"kIOGPUCommandBufferCallbackErrorHang", "(macOS ends work that keeps the GPU for several seconds: generate a smaller image, " +
+		"or fewer at once; if it comes again, set GOMFLUX_KERNELS=0 and report it)"},
+	{"kIOGPUCommandBufferCallbackErrorImpactingInteractivity", "(macOS ended the work because the display had to wait: generate a " +
+		"smaller image, or let the display sleep with pmset displaysleepnow, or set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1, which " +
+		"makes the display jerk instead)"},
+	{"kIOGPUCommandBufferCallbackErrorSubmissionsIgnored", "(after several failures macOS takes no more work from this process: start " +
+		"gomflux again, with a smaller image)"},
+	{"kIOGPUCommandBufferCallbackErrorInnocentVictim", "(other work on the GPU failed: try again)"},
+	{"kIOGPUCommandBufferCallbackErrorOutOfMemory", "(generate a smaller image, quantize the weights, or close other programs; gomflux " +
+		"models --mac lists what fits)"},
+	{"greater than the maximum allowed buffer size", "(Metal limits the size of an array: generate a smaller image, or fewer at once)"},
 }
 
 const packagePath = "github.com/gomflux/gomflux/mlx."

@@ -69,13 +69,18 @@ func Attention(q, k, v *Array, scale float32, mask *Array) *Array {
 // counts the elements of a matrix product in 32 bits there, and crashes with more.
 var maxScores = math.MaxInt32
 
-// queriesAtOnce returns how many queries of attention are computed at once: all of them, except on
-// the CPU if there are too many scores.
+// queriesAtOnce returns how many queries of attention are computed at once: all of them, except if
+// there are too many scores, on the CPU, or operations, on Metal.
 func queriesAtOnce(q, k *Array) int {
-	if device != CPU || q.Ndim() != 4 || k.Ndim() != 4 || q.Size() == 0 || k.Size() == 0 {
+	if q.Ndim() != 4 || k.Ndim() != 4 || q.Size() == 0 || k.Size() == 0 {
 		return math.MaxInt
 	}
-	return max(1, maxScores/(q.Dim(0)*q.Dim(1)*k.Dim(2)))
+	scores := q.Dim(0) * q.Dim(1) * k.Dim(2) // of a query
+	rows := device.RowsAtOnce(q.Dim(2), 4*float64(scores)*float64(q.Dim(3)))
+	if device == CPU {
+		rows = min(rows, max(1, maxScores/scores))
+	}
+	return rows
 }
 
 // CausalAttention is [Attention] in which a query sees no later key.

@@ -24,7 +24,7 @@ func FreeMemory(d Device) int64 {
 	if n, ok := infoSize(info, "free_memory"); ok {
 		return n + cache
 	}
-	n, ok := infoSize(info, "max_recommended_working_set_size")
+	n, ok := infoSize(info, workingSet)
 	if !ok {
 		return 0
 	}
@@ -33,6 +33,9 @@ func FreeMemory(d Device) int64 {
 	}
 	return max(n, 0)
 }
+
+// workingSet is MLX's name of [DeviceInfo.WorkingSet].
+const workingSet = "max_recommended_working_set_size"
 
 func infoSize(info uintptr, key string) (int64, bool) {
 	var has bool

@@ -44,6 +44,9 @@ func Open() (Library, error) {
 }
 
 func openLibrary() (Library, error) {
+	if err := checkChip(runtime.GOOS, runtime.GOARCH); err != nil {
+		return Library{}, err
+	}
 	setDefaults()
 	lib, tried := findLibrary(libraryFolders(), macos.System())
 	if lib.MLXC == "" {
@@ -121,7 +124,24 @@ func opensFirst(system string, lib Library) bool {
 	return system != "darwin" || filepath.Dir(lib.MLX) == filepath.Dir(lib.MLXC)
 }
 
+// checkChip returns an error for a program that is built for an Intel Mac.
+func checkChip(system, architecture string) error {
+	if system != "darwin" || architecture == "arm64" {
+		return nil
+	}
+	return fmt.Errorf("mlx: this gomflux is built for %s, and MLX needs a Mac with an Apple chip: if this is one, Rosetta runs the wrong "+
+		"build; install the one for arm64, or build it in a shell in which uname -m prints arm64", architecture)
+}
+
 func openError(path string, err error) error {
+	for sign, hint := range map[string]string{
+		"library load disallowed":   "macOS marks files of a browser's download; to remove the mark: xattr -dr com.apple.quarantine FOLDER",
+		"incompatible architecture": "the library is for another chip; run make setup in a shell in which uname -m prints arm64",
+	} {
+		if strings.Contains(err.Error(), sign) {
+			err = fmt.Errorf("%w (%s)", err, hint)
+		}
+	}
 	if errors.Is(err, mlxc.ErrABI) {
 		return fmt.Errorf("mlx: %s: %w; run make setup, which builds the right one, and set %s if another is found first", path, err,
 			EnvLibrary)

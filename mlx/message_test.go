@@ -1,6 +1,9 @@
 package mlx
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestCleanMessage(t *testing.T) {
 	for in, want := range map[string]string{
@@ -16,6 +19,25 @@ func TestCleanMessage(t *testing.T) {
 	} {
 		if got := cleanMessage(in); got != want {
 			t.Errorf("%q: found %q, expected %q", in, got, want)
+		}
+	}
+}
+
+// TestMetalHints checks that the failures that macOS and Metal cause have a hint.
+func TestMetalHints(t *testing.T) {
+	// the messages are those of MLX around Metal's
+	for in, hint := range map[string]string{
+		"Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout).":               "a smaller image, or fewer",
+		"Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang).":                     EnvKernels + "=0",
+		"Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity).": "the display sleep",
+		"Ignored (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored).":                     "start gomflux again",
+		"Innocent Victim (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim).":                 "try again",
+		"Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory).":                "gomflux models --mac",
+		"9 bytes which is greater than the maximum allowed buffer size of 8 bytes.":                  "Metal limits",
+	} {
+		got := cleanMessage(in + " at /x/mlx/c/transforms.cpp:73")
+		if !strings.HasPrefix(got, in+" (") || !strings.Contains(got, hint) || !strings.HasSuffix(got, ")") {
+			t.Errorf("%s: found %q, expected a hint with %q", in, got, hint)
 		}
 	}
 }

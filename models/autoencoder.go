@@ -89,9 +89,16 @@ type memoryFunc func(height, width int, d mlx.Device, dtype mlx.Dtype) int64
 // free memory, or to as little as it can, and returns the estimate. If free is 0, it is unknown.
 func (a *Autoencoder) setBudget(height, width int, free int64, memory memoryFunc) int64 {
 	a.vae.SetBudget(a.budget)
-	if a.device != mlx.CPU && a.dtype == mlx.Float32 {
+	size := a.vae.Unscaled(height/a.ScaleFactor(), width/a.ScaleFactor())
+	switch {
+	case a.device != mlx.CPU && a.dtype == mlx.Float32:
 		// without it MLX asks CUDA for more memory than there is to convolve 1024x1024 at once
 		a.vae.SetBudget(1 << 30)
+	case a.device.Backend() == mlx.BackendMetal && a.budget == 0 &&
+		component.DecodeFLOPs(a.component.Model, size[1], size[2]) > 6*mlx.MetalKernelFLOPs:
+		// in strips, since a convolution of the whole image would take too long for one kernel; those of the
+		// published autoencoders have at most a sixth of all operations
+		a.vae.SetBudget(1 << 40)
 	}
 	const least = 16 << 20
 	need := memory(height, width, a.device, a.dtype)

@@ -634,6 +634,9 @@ func (m h200Peak) estimate(t *testing.T, stack func(component.Component) compone
 
 // TestEstimateH200 compares estimates with measured peaks.
 func TestEstimateH200(t *testing.T) {
+	if mlx.GPU.Backend() != mlx.BackendCUDA {
+		t.Skip("the estimate is for Metal")
+	}
 	gb := func(n int64) float64 { return float64(n) / 1e9 }
 	for _, test := range h200Peaks() {
 		for _, by := range descriptions {

@@ -134,6 +134,8 @@ func (r *Run) shortage(e Estimate, available int64, consequence string) string {
 	fmt.Fprintf(&b, " and %s are free%s", units.About(available), consequence)
 	if remedies := r.remedies(available); len(remedies) > 0 {
 		b.WriteString("; try " + strings.Join(remedies, ", or "))
+	} else {
+		b.WriteString("; neither quantized weights nor a smaller image would fit")
 	}
 	return b.String()
 }
@@ -152,19 +154,26 @@ func (r *Run) remedies(available int64) (fitting []string) {
 	if r.batch > 1 {
 		try("--batch-size 1", quantize, func(other *Run) { other.batch = 1 })
 	}
-	if quantize == nil && !r.quantized() {
-		for _, name := range []string{"8", "4"} {
-			if q, err := component.ParseQuantization(name, 0); err == nil {
-				try("-q "+name, q, func(*Run) {})
+	smaller := func(flags string, q *mlx.Quantization) {
+		for _, quarters := range []int{3, 2, 1} { // of each side
+			width, height := r.part(r.Width, quarters), r.part(r.Height, quarters)
+			change := func(other *Run) { other.Width, other.Height = width, height }
+			if try(fmt.Sprintf("%s--width %d --height %d", flags, width, height), q, change) {
+				break
 			}
 		}
 	}
-	for _, quarters := range []int{3, 2, 1} { // of each side
-		side := func(n int) int { return max(1, n*quarters/4/r.Multiple()) * r.Multiple() }
-		flags := fmt.Sprintf("--width %d --height %d", side(r.Width), side(r.Height))
-		if try(flags, quantize, func(other *Run) { other.Width, other.Height = side(r.Width), side(r.Height) }) {
-			break
+	quantizable := quantize == nil && !r.quantized()
+	var q *mlx.Quantization
+	if quantizable {
+		for _, name := range []string{"8", "4"} {
+			q, _ = component.ParseQuantization(name, 0) // a name that is valid
+			try("-q "+name, q, func(*Run) {})
 		}
+	}
+	smaller("", quantize)
+	if len(fitting) == 0 && quantizable {
+		smaller("-q 4 ", q)
 	}
 	return fitting
 }

@@ -67,8 +67,9 @@ type LoadOptions struct {
 	// left out.
 	Warn func(string)
 
-	headersOnly bool  // reads no weights
-	memory      int64 // see Pipeline
+	headersOnly bool            // reads no weights
+	memory      int64           // see Pipeline
+	mac         *mlx.DeviceInfo // see Pipeline, with headersOnly only
 }
 
 // readAhead is [component.Loader]'s ReadAhead. On two cores, 128 MiB made loading 3.4 GB of tensors of
@@ -164,7 +165,10 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 		return err
 	}
 	p.blockMemory = o.BlockMemory
-	p.memory = o.memory
+	p.memory, p.mac = o.memory, o.mac
+	if p.mac != nil {
+		p.memory = int64(p.mac.WorkingSet)
+	}
 	if o.LowRAM {
 		p.setLowRAM()
 	}
@@ -395,6 +399,10 @@ func (a *Autoencoder) chooseDevice(o LoadOptions) error {
 		a.device = *o.Device
 	}
 	a.dtype, a.tuned = tuning.Dtype(a.device), tuning.InUse(a.device)
+	if o.mac != nil {
+		a.device, a.tuned = o.mac.Device, tuning.Settings{}
+		a.dtype, _ = o.mac.ComputeDtype()
+	}
 	if o.Dtype != nil {
 		a.dtype = *o.Dtype
 	}

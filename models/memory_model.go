@@ -27,6 +27,9 @@ type memoryModel struct {
 
 func (p *Pipeline) memoryModel() memoryModel {
 	architecture := ""
+	if p.mac != nil {
+		architecture = p.mac.Architecture
+	}
 	for _, d := range mlx.Devices() {
 		if d.Device == p.device {
 			architecture = d.Architecture

@@ -35,7 +35,8 @@ type Pipeline struct {
 	blockMemory func(component.Component) component.BlockMemory // LoadOptions.BlockMemory, may be nil
 
 	compileMode mlx.CompileMode // replaces the device's in tests, unless it is 0
-	memory      int64           // replaces the available memory in tests, in bytes
+	memory      int64           // replaces the available memory, in bytes, in tests and for mac
+	mac         *mlx.DeviceInfo // the GPU of another Mac, for estimates; nil for this machine
 }
 
 // Components lists the components that have weights, as declared by their configs.

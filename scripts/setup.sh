@@ -87,6 +87,7 @@ case $(uname -s)-$(uname -m) in
       *) platform=macosx_26_0_arm64 ;;
     esac
     ;;
+  Darwin-x86_64) die "MLX needs an Apple chip; if this Mac has one, this shell runs in Rosetta: use arch -arm64 zsh" ;;
   *) die "MLX has no build for $(uname -sm): it runs on Linux (x86_64, aarch64) and on Macs with Apple chips" ;;
 esac
 if [ "$backend" = cuda13 ] && [ $lib != so ]; then die "CUDA is for Linux only"; fi

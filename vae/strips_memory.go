@@ -132,6 +132,8 @@ func (m memoryModel) perRow(s stage, in size) (each, edges int64) {
 		if m.budget == noBudget {
 			input = 2 // padded by MLX only
 		}
+	case m.device.Backend() == mlx.BackendMetal:
+		input, group, channel, unfolded = 3, 4, 2, s.winograd(in)*m.item()
 	case m.item() < 4: // measured with CUDA
 		input, group, channel, unfolded = 2, 4, 2, 0
 	}
@@ -148,12 +150,27 @@ func (m memoryModel) perRow(s stage, in size) (each, edges int64) {
 	return max(convolved, stride*normalised), 2 * max(input, normalised)
 }
 
+// winograd returns the number of values that MLX computes on Metal for each row of the output if it
+// transforms the tiles of a convolution: 64 for 36 pixels of each channel of the input and the output.
+func (s stage) winograd(in size) int64 {
+	out := s.size(in)
+	weight := nn.Parameters(s.conv)[0].Stored()
+	if weight[len(weight)-1] != 3 || s.conv.Stride != 1 || in.c%32 != 0 || out.c%32 != 0 || in.c+out.c < 256 {
+		return 0
+	}
+	return int64(out.w) * int64(in.c+out.c) * 64 / 36
+}
+
 // rows returns how many rows of a stage's output are computed at a time: as few as the
-// smallest number of strips within the budget needs.
+// smallest number of strips within the budget needs, and as a kernel may compute.
 func (m memoryModel) rows(s stage, in size) int {
-	n := s.size(in).h
+	out, weight := s.size(in), nn.Parameters(s.conv)[0].Stored()
+	n, kernel := out.h, weight[len(weight)-1]
 	each, edges := m.perRow(s, in)
 	most := int(min(int64(n), max(1, (m.budget-edges)/each)))
+	if m.budget != noBudget {
+		most = m.device.RowsAtOnce(most, 2*float64(kernel*kernel)*float64(in.c)*float64(out.c)*float64(out.w))
+	}
 	strips := (n + most - 1) / most
 	return (n + strips - 1) / strips
 }

@@ -164,6 +164,28 @@ func TestStripsOfOddSize(t *testing.T) {
 	})
 }
 
+// TestStripsOfKernels checks that strips have no more rows than a kernel may compute, whatever the budget,
+// and that the image is the same.
+func TestStripsOfKernels(t *testing.T) {
+	mlxtest.Do(t, func() {
+		m := oddModels(true)["AutoencoderKLFlux2"].(*KLFlux2)
+		z := mlxtest.Randn(2, append([]int{1}, m.Unscaled(4, 6)...)...)
+		want := m.Decode(z).Floats()
+		m.SetBudget(1 << 40)
+		defer mlx.LimitKernels(1e6)()
+		last, in := m.Decoder.UpBlocks[3].Resnets[0], size{64, 96, 6}
+		first, _ := last.stages()
+		model := m.strips.memoryModel(mlx.CurrentDevice(), mlx.Float32)
+		out := first.size(in)
+		if rows := model.rows(first, in); mlx.CurrentDevice() == mlx.CPU && (rows >= 64 || rows*out.w*out.c*in.c*9*2 > 1e6) {
+			t.Errorf("%d rows at a time of %v", rows, out)
+		}
+		if d, _ := difference(m.Decode(z).Floats(), want); !(d < 2e-6) {
+			t.Errorf("off by %.2g", d)
+		}
+	})
+}
+
 // TestNoSeams checks that the differences from an image computed as a whole are no larger
 // at the borders of strips than elsewhere.
 func TestNoSeams(t *testing.T) {

@@ -76,15 +76,28 @@ func (d *Linear) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 
 // product is x·Wᵀ with the adapters.
 func (d *Linear) product(x *mlx.Array) *mlx.Array {
-	y := d.Weight.matmulT(x)
+	y := inParts(&d.Weight, x, d.Weight.matmulT)
 	for _, a := range d.Adapters {
 		y = a.Apply(x, y)
 	}
 	return y
 }
 
+// inParts returns f(x), a product with the weight, for some tokens of x [..., T, in] at a time where the
+// whole product would take too long for one kernel.
+func inParts(weight *Param, x *mlx.Array, f func(*mlx.Array) *mlx.Array) *mlx.Array {
+	if x.Ndim() < 2 || x.Dim(-2) == 0 {
+		return f(x)
+	}
+	return x.InParts(x.Ndim()-2, 2*float64(x.Size()/x.Dim(-2))*float64(weight.shape[0]), f)
+}
+
 // project is x·Wᵀ + b. The bias may not be loaded.
 func project(weight, bias *Param, x *mlx.Array) *mlx.Array {
+	return inParts(weight, x, func(x *mlx.Array) *mlx.Array { return projectRows(weight, bias, x) })
+}
+
+func projectRows(weight, bias *Param, x *mlx.Array) *mlx.Array {
 	switch {
 	case bias.Array == nil:
 		return weight.matmulT(x)

@@ -21,7 +21,7 @@ func FindConfigs(name string) (*Source, error) {
 		return s, nil
 	}
 	if preset, known := presetByName(name); known {
-		return publishedConfigs(&preset)
+		return PublishedConfigs(&preset)
 	}
 	if errors.Is(err, errs.ErrNotFound) {
 		names := make([]string, len(Presets))
@@ -37,8 +37,8 @@ func FindConfigs(name string) (*Source, error) {
 	return nil, err
 }
 
-// publishedConfigs returns a source with nothing but the configs of a published model.
-func publishedConfigs(p *Preset) (*Source, error) {
+// PublishedConfigs returns a source with nothing but the configs of a published model.
+func PublishedConfigs(p *Preset) (*Source, error) {
 	o := &overlay{name: p.Name, files: map[string]overlayFile{}}
 	if _, err := o.writePublished(p, nil); err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ func TimeLayersShare(repo, class string) float64 {
 	if preset == nil {
 		return 0
 	}
-	source, err := publishedConfigs(preset)
+	source, err := PublishedConfigs(preset)
 	if err != nil {
 		return 0
 	}

@@ -49,7 +49,8 @@ With --json doctor prints one object:
                           none
   environment             the variables that are set
   mlx                     version, mlxc, mlx and blas (paths), devices (device,
-                          standard, name, architecture, memory_bytes, dtype,
+                          standard, name, architecture, memory_bytes, on a Mac
+                          working_set_bytes and largest_array_bytes, dtype,
                           dtype_reason: why it is the default, absent for
                           bfloat16);
                           kernels (list of name, used, problem; problem without
@@ -148,6 +149,8 @@ type deviceInfo struct {
 	Name         string `json:"name,omitempty"`
 	Architecture string `json:"architecture,omitempty"`
 	Memory       uint64 `json:"memory_bytes"`
+	WorkingSet   uint64 `json:"working_set_bytes,omitempty"` // as in mlx.DeviceInfo
+	LargestArray uint64 `json:"largest_array_bytes,omitempty"`
 	Dtype        string `json:"dtype"` // the default one of computations
 	DtypeReason  string `json:"dtype_reason,omitempty"`
 }
@@ -244,7 +247,8 @@ func describeDevice(d mlx.DeviceInfo) deviceInfo {
 	dtype, reason := d.ComputeDtype()
 	return deviceInfo{
 		Device: d.Device.String(), Standard: d.Device == mlx.CurrentDevice(), Name: d.Name,
-		Architecture: d.Architecture, Memory: memory, Dtype: dtype.String(), DtypeReason: reason,
+		Architecture: d.Architecture, Memory: memory, WorkingSet: d.WorkingSet, LargestArray: d.LargestArray,
+		Dtype: dtype.String(), DtypeReason: reason,
 	}
 }
 
@@ -261,6 +265,10 @@ func (d deviceInfo) text() string {
 	}
 	if d.Memory > 0 {
 		parts = append(parts, units.Bytes(int64(d.Memory)))
+	}
+	if d.WorkingSet > 0 {
+		parts = append(parts, fmt.Sprintf("%s for all arrays and %s for one", units.Bytes(int64(d.WorkingSet)),
+			units.Bytes(int64(d.LargestArray))))
 	}
 	parts = append(parts, "computes in "+d.Dtype)
 	text := strings.Join(parts, ", ")

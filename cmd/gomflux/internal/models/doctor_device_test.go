@@ -19,4 +19,11 @@ func TestDoctorDtype(t *testing.T) {
 			t.Errorf("%s: %s, expected %s", c.name, got, c.want)
 		}
 	}
+	mac := describeDevice(mlx.DeviceInfo{Device: mlx.OtherMac, Name: "Apple Paravirtual device", Architecture: "air64_v27",
+		Memory: 7516192768, WorkingSet: 5010800640, LargestArray: 3758096384})
+	const want = "metal, Apple Paravirtual device, air64_v27, 7.52 GB, 5.01 GB for all arrays and 3.76 GB for one, computes in float16: " +
+		"Apple's virtual GPU has no bfloat16 hardware"
+	if got := mac.text(); got != want {
+		t.Errorf("%s, expected %s", got, want)
+	}
 }

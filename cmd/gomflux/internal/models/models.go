@@ -26,6 +26,20 @@ The lines below a published model list its other names, its licence with what
 it says of commercial use, unless that is allowed, and how to get access if it
 is gated and not downloaded.
 
+MACS
+--mac estimates the memory of generating one image with each published model, of
+its default size, on Macs with so much memory. A cell has the peak in GB and
+what it takes to stay below the memory that Metal recommends for all programs
+together, two thirds of the Mac's, or three quarters above 32 GB:
+
+  *            one component at a time is in memory; gomflux does so by itself
+  -q 8, -q 4   quantized weights
+  WIDTHxHEIGHT a smaller image; for others the size is the model's default
+
+The chips are an M1 up to 16 GB, an M1 Max up to 64 and an M1 Ultra above: they
+compute in float16, which takes more memory than bfloat16 on later ones. Nothing
+was measured on a Mac.
+
 JSON
 With --json models prints one array of objects:
 
@@ -52,22 +66,38 @@ With --json models prints one array of objects:
   licence_terms      what the licence says of commercial use, if not allowed
   gated              true if downloading needs a token, of an account that has
                      accepted the model's conditions
+
+With --mac the objects have
+
+  name               of the published model
+  macs               array of memory_gib, working_set_bytes, fits, quantize (""
+                     for none), width, height, low_ram and peak_bytes
 ` + cli.ExitStatus
 
 func NewModelsCommand() *cobra.Command {
 	var o cli.OutputFlags
+	var macs []int
 	cmd := &cobra.Command{
 		Use:   "models",
 		Short: "List known models and their state on this machine",
 		Long:  modelsHelp,
 		Example: `  gomflux models
+  gomflux models --mac 8,16
   gomflux models --json | jq -r '.[] | select(.complete and .supported) | .name'`,
 		Args: cli.NoArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(macs) > 0 {
+				list, err := fitMacs(cmd.Context(), macs)
+				if err != nil {
+					return err
+				}
+				return o.Out(cmd).Result(list)
+			}
 			list, err := cli.ListModels()
 			return cmp.Or(o.Out(cmd).Result(cli.ModelList(list)), err)
 		},
 	}
 	o.AddJSON(cmd.Flags(), "a JSON array")
+	cmd.Flags().IntSliceVar(&macs, "mac", nil, "estimate what fits Macs with so much memory, in `GB`")
 	return cmd
 }
