@@ -32,6 +32,7 @@ type Options struct {
 	Name    string
 	Command []string // of the run, without the program
 	PID     int
+	Folder  string // in which it was started
 	Output  string // file with what the run prints
 	Tree    *runs.Tree
 	// Compare is the function of expressions that compares two tensors, which have the same number
@@ -164,7 +165,9 @@ func (s *Session) Recording(folder string) {
 func (s *Session) End(err error, code int) protocol.Status {
 	s.mu.Lock()
 	s.state, s.progress, s.exitCode, s.at = protocol.Finished, "", &code, nil
-	if err != nil {
+	if errors.Is(err, ErrTerminated) {
+		s.state = protocol.Terminated
+	} else if err != nil {
 		s.state = protocol.Failed
 		s.err, _, _ = strings.Cut(err.Error(), "\n")
 	}
@@ -199,14 +202,14 @@ func (s *Session) Status() protocol.Status {
 func (s *Session) status() protocol.Status {
 	status := protocol.Status{
 		Session: s.Name, Side: runs.Gomflux, State: s.state, Progress: s.progress, Error: s.err, ExitCode: s.exitCode,
-		Command: s.Command, PID: s.PID, Began: s.began.Format(time.RFC3339), Run: s.run, Trace: s.trace.file, Output: s.Output,
+		Command: s.Command, PID: s.PID, Folder: s.Folder, Began: s.began.Format(time.RFC3339), Run: s.run, Trace: s.trace.file, Output: s.Output,
 		Last: s.lastSeen(),
 	}
 	if s.at != nil {
 		at := s.at.Stop
 		status.Stop = &at
 	}
-	if s.state == protocol.Finished || s.state == protocol.Failed {
+	if status.Ended() {
 		status.NeverHit = s.neverHit()
 	}
 	return status

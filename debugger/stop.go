@@ -296,7 +296,7 @@ func (s *Session) wait(ctx context.Context, before int, seconds float64) protoco
 	for {
 		s.mu.Lock()
 		status, changed := s.status(), s.changed
-		arrived := s.at != nil && s.stops > before || s.state == protocol.Finished || s.state == protocol.Failed
+		arrived := s.at != nil && s.stops > before || status.Ended()
 		if arrived {
 			status.Watched = s.takeWatched()
 		}

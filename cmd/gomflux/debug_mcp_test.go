@@ -39,7 +39,7 @@ func startAssistant(t *testing.T) *assistant {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		end := exec.Command("gomflux", "debug", "terminate", "--all") // what a failed test leaves
+		end := exec.Command("gomflux", "debug", "terminate", "--user", "--yes") // what a failed test leaves
 		end.Run()
 		a.Close()
 	})
@@ -178,7 +178,7 @@ func TestAssistantGone(t *testing.T) {
 	if err := server.Wait(); err != nil || time.Since(began) > 10*time.Second {
 		t.Errorf("the server ended after %v: %v", time.Since(began), err)
 	}
-	list, err := exec.Command("gomflux", "debug", "sessions").Output()
+	list, err := exec.Command("gomflux", "debug", "sessions", "--user").Output()
 	if err != nil || !regexp.MustCompile(`(?m)^1 +gomflux +(starting|loading|running) `).Match(list) {
 		t.Errorf("sessions: %s (%v)", list, err)
 	}

@@ -31,9 +31,9 @@ output. The assistant starts it. Most have a file in which it is registered:
 
 A tool is named after its command: debug_break, tensors_list, parity_run. Its
 arguments are the flags of the command, with _ for -, and the other arguments by
-name. It runs the command in a process of its own, in the folder in which the
-server was started, and returns the text that it prints: the verdict of a
-comparison first, and at most 20 kB. If the command fails without a result, the
+name. It runs the command, which cannot take --json, in a process of its own, in
+the folder in which the server was started, and returns the text that it prints:
+the verdict of a comparison first, and at most 20 kB. If the command fails without a result, the
 tool reports an error: the message, and the exit code, which is also in _meta as
 exit_code.
 

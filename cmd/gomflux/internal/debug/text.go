@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -34,6 +35,9 @@ type (
 	}
 	cleanedSessions struct {
 		Removed []protocol.Status `json:"removed"`
+		Files   int               `json:"files"`
+		Bytes   int64             `json:"bytes"`
+		DryRun  bool              `json:"-"`
 	}
 )
 
@@ -61,6 +65,8 @@ func (s progressed) Text(p *ui.Page) {
 		line(p, "the run has finished")
 	case s.State == protocol.Failed:
 		line(p, "the run has failed: %s", s.Error)
+	case s.State == protocol.Terminated:
+		line(p, "the run was terminated")
 	case s.State == protocol.Killed:
 		line(p, "session %s: its process was killed", s.Session)
 	default:
@@ -339,12 +345,25 @@ func commandText(words []string) string {
 
 // Text implements ui.Result.
 func (c cleanedSessions) Text(p *ui.Page) {
-	for _, s := range c.Removed {
-		line(p, "session %s (%s) is removed", s.Session, s.State)
+	is := "is"
+	if c.DryRun {
+		is = "would be"
 	}
-	if len(c.Removed) == 0 {
+	for _, s := range c.Removed {
+		line(p, "session %s (%s) %s removed", s.Session, s.State, is)
+	}
+	if c.Files > 0 {
+		line(p, "%s of traces and logs %s removed, %s", ui.Plural(c.Files, "file"), is, units.Bytes(c.Bytes))
+	}
+	if len(c.Removed) == 0 && c.Files == 0 {
 		line(p, "nothing to remove")
 	}
+}
+
+// what names what is to be removed.
+func (c cleanedSessions) what() string {
+	return fmt.Sprintf("%s, with %s of traces and logs (%s)",
+		ui.Plural(len(c.Removed), "ended session"), ui.Plural(c.Files, "file"), units.Bytes(c.Bytes))
 }
 
 // shownOutput is the number of lines of a failed run's output that are printed.
