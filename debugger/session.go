@@ -19,6 +19,7 @@ import (
 
 	"github.com/gomflux/gomflux/debugger/expr"
 	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/runs"
@@ -66,8 +67,10 @@ type Session struct {
 	numbers  int // of breakpoints so far
 	watched  []protocol.Watched
 	run      string // folder
-	exitCode *int
-	err      string
+	// impossible are breakpoints that no tensor of the loaded model can match, while the run waits for that.
+	impossible []protocol.Breakpoint
+	exitCode   *int
+	err        string
 
 	modules map[string]string // classes by name; nil before the model is loaded
 	steps   int               // evaluations of the denoising model, 0 if it is not known
@@ -119,7 +122,7 @@ func (s *Session) Begin(ctx context.Context) error {
 // release lets the run begin. The caller holds the lock.
 func (s *Session) release() {
 	if s.state == protocol.Starting {
-		s.state, s.progress = protocol.Loading, "starting"
+		s.state, s.progress, s.impossible = protocol.Loading, "starting", nil
 		close(s.begin)
 		s.wake()
 	}
@@ -140,17 +143,34 @@ func (s *Session) Loading(progress string) {
 	}
 }
 
-// Loaded reports that the model is loaded, with its modules. Breakpoints that no tensor of the run
-// can match are marked.
+// Loaded reports that the model is loaded, with its modules. If no tensor of the run can match one of the
+// breakpoints, it waits until a command lets the run begin.
 func (s *Session) Loaded(modules []hooks.Module) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.modules = map[string]string{}
 	for _, m := range modules {
 		s.modules[m.Name] = m.Class
 	}
-	if s.state == protocol.Loading {
+	s.impossible = nil
+	for _, b := range s.points {
+		if b.Glob != "" && !s.possible(b.Glob) {
+			p := b.Breakpoint
+			p.Near = checkpoint.Similar(literal(b.Glob), s.names(), 3)
+			s.impossible = append(s.impossible, p)
+		}
+	}
+	wait := len(s.impossible) > 0
+	switch {
+	case wait:
+		s.state, s.progress, s.begin = protocol.Starting, "stopped before the run begins", make(chan struct{})
+		s.stops++
+		s.wake()
+	case s.state == protocol.Loading:
 		s.state, s.progress = protocol.Running, ""
+	}
+	s.mu.Unlock()
+	if wait {
+		s.Begin(s.Context) // the run ends itself if its context has
 	}
 }
 
@@ -209,6 +229,7 @@ func (s *Session) status() protocol.Status {
 		at := s.at.Stop
 		status.Stop = &at
 	}
+	status.NeverHit = s.impossible
 	if status.Ended() {
 		status.NeverHit = s.neverHit()
 	}
@@ -233,6 +254,8 @@ type Judgement struct {
 	OK   bool   // all are within tolerance
 	Text string // about the first that is wrong, on one line or more
 	Want *mlx.Array
+	// Load returns a tensor of the reference's run by its name, or nil.
+	Load func(name string) *mlx.Array
 }
 
 // A Decision is with which tensor a replay goes on.

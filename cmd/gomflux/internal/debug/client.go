@@ -33,6 +33,8 @@ EXIT STATUS
 // Errors of commands that wait for the run, after its status is printed.
 var (
 	errRunFailed  = errors.New("the run has failed (gomflux debug log prints its output)")
+	errImpossible = errors.New("the model is loaded, and no tensor of the run can match this breakpoint " +
+		"(gomflux debug break sets another, gomflux debug continue begins the run)")
 	errTerminated = errors.New("the run was terminated")
 	errRunKilled  = errors.New("the session's process was killed")
 	errNotStopped = errors.New("the run has not stopped within --max-wait (gomflux debug continue waits again)")
@@ -219,6 +221,8 @@ func printProgress(out *ui.Output, s protocol.Status) error {
 		return errRunKilled
 	case s.State == protocol.Terminated:
 		return errTerminated
+	case s.State == protocol.Starting && len(s.NeverHit) > 0:
+		return cli.Coded(cli.ExitUsage, errImpossible)
 	case s.TimedOut:
 		return cli.Coded(cli.ExitTimeout, errNotStopped)
 	}

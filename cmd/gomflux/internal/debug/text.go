@@ -72,7 +72,7 @@ func (s progressed) Text(p *ui.Page) {
 	default:
 		line(p, "%s", stateText(s.Status))
 	}
-	neverHitText(p, s.NeverHit)
+	neverHitText(p, s.Status)
 }
 
 // stillDoing describes what a run does that has not stopped in time.
@@ -89,7 +89,7 @@ func stillDoing(s protocol.Status) string {
 func stateText(s protocol.Status) string {
 	switch s.State {
 	case protocol.Starting:
-		return notBegun
+		return cmp.Or(s.Progress, notBegun)
 	case protocol.Loading:
 		return cmp.Or(s.Progress, s.State)
 	}
@@ -181,13 +181,17 @@ func pointText(b protocol.Breakpoint) string {
 	return fmt.Sprintf("%s %d: %s", kind, b.Number, strings.Join(parts, ", "))
 }
 
-func neverHitText(p *ui.Page, points []protocol.Breakpoint) {
-	for _, b := range points {
+func neverHitText(p *ui.Page, s protocol.Status) {
+	hit := "was never hit"
+	if !s.Ended() {
+		hit = "names no module or value of the model"
+	}
+	for _, b := range s.NeverHit {
 		near := ""
 		if len(b.Near) > 0 {
 			near = fmt.Sprintf(" (near: %s)", strings.Join(b.Near, ", "))
 		}
-		line(p, "%s was never hit%s", pointText(b), near)
+		line(p, "%s %s%s", pointText(b), hit, near)
 	}
 }
 
@@ -353,7 +357,7 @@ func (c cleanedSessions) Text(p *ui.Page) {
 		line(p, "session %s (%s) %s removed", s.Session, s.State, is)
 	}
 	if c.Files > 0 {
-		line(p, "%s of traces and logs %s removed, %s", ui.Plural(c.Files, "file"), is, units.Bytes(c.Bytes))
+		line(p, "%s of traces and logs, %s", ui.Plural(c.Files, "file"), units.Bytes(c.Bytes))
 	}
 	if len(c.Removed) == 0 && c.Files == 0 {
 		line(p, "nothing to remove")
@@ -386,7 +390,7 @@ func (s sessionState) Text(p *ui.Page) {
 			line(p, "    %s", text)
 		}
 	}
-	neverHitText(p, s.NeverHit)
+	neverHitText(p, s.Status)
 	for _, field := range []struct{ name, value string }{
 		{"command", commandText(s.Command)}, {"output", s.Output}, {"trace", s.Trace}, {"run", s.Run},
 	} {
