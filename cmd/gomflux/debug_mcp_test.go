@@ -3,10 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,13 +29,13 @@ type assistant struct {
 	log    bytes.Buffer
 }
 
-// startAssistant starts the server in an empty folder.
-func startAssistant(t *testing.T) *assistant {
+// startAssistant starts the server in a folder.
+func startAssistant(t *testing.T, program, dir string) *assistant {
 	t.Helper()
 	sessionsFolder(t)
 	t.Setenv("GOMFLUX_MLX", absolute(libraries))
-	a := &assistant{t: t, server: exec.Command("gomflux", "debug", "mcp")}
-	a.server.Dir = t.TempDir()
+	a := &assistant{t: t, server: exec.Command(program, "debug", "mcp")}
+	a.server.Dir = dir
 	a.server.Stderr = &a.log
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	var err error
@@ -90,7 +94,7 @@ type object = map[string]any
 
 // TestAssistantSession looks into a run as an assistant does.
 func TestAssistantSession(t *testing.T) {
-	a := startAssistant(t)
+	a := startAssistant(t, "gomflux", t.TempDir())
 	run := []string{"generate", "-p", "square", "-H", "24", "-W", "40", "-s", "2", "-S", "7", "-g", "0",
 		"-m", absolute(tinyModel), "-o", "a.png"}
 	a.refuses("debug_vars", nil, "no session (gomflux debug start begins one)")
@@ -120,7 +124,7 @@ func TestAssistantSession(t *testing.T) {
 
 // TestAssistantCompares compares tensors and runs through tools.
 func TestAssistantCompares(t *testing.T) {
-	a := startAssistant(t)
+	a := startAssistant(t, "gomflux", t.TempDir())
 	dump := absolute(filepath.Join(tinyModel, "../dump"))
 	tensors := filepath.Join(dump, "tensors-1.safetensors")
 	if c := a.works("parity_diff", object{"run": dump, "reference": dump, "all": true}, "are left out"); !strings.HasPrefix(c.text, "PASS: ") {
@@ -149,7 +153,7 @@ func TestAssistantCompares(t *testing.T) {
 // TestAssistantGone: a request that is cancelled and a client that goes leave the session alive and no
 // process of a command.
 func TestAssistantGone(t *testing.T) {
-	a := startAssistant(t)
+	a := startAssistant(t, "gomflux", t.TempDir())
 	a.works("debug_start", object{"command": []string{"parity", "run", absolute(filepath.Join(tinyModel, "../dump"))}}, "session 1: stopped")
 	// the run takes many seconds
 	a.works("debug_break", object{"glob": "*", "if": "[x for x in range(1000000)] == []"}, "breakpoint 1: ")
@@ -182,4 +186,94 @@ func TestAssistantGone(t *testing.T) {
 	if err != nil || !regexp.MustCompile(`(?m)^1 +gomflux +(starting|loading|running) `).Match(list) {
 		t.Errorf("sessions: %s (%v)", list, err)
 	}
+}
+
+// everyFault is the environment variable that has faults planted in code that is built for it.
+const everyFault = "GOMFLUX_FAULTS"
+
+// TestAssistantProtocol replays the calls by which an assistant has found a planted fault. The program with the fault
+// is built for that; without the environment variable the calls are only compared with the tools and with AGENTS.md.
+func TestAssistantProtocol(t *testing.T) {
+	root := absolute("../..")
+	text, err := os.ReadFile("testdata/assistant.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "AGENTS.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	planted := map[string]string{}
+	program, dir := "gomflux", t.TempDir()
+	if os.Getenv(everyFault) == "all" {
+		dir = root
+	}
+	t.Setenv("GOMFLUX_LOG_DIR", t.TempDir())
+	var a *assistant
+	var tools []string
+	answer, calls := "", 0
+	for part := range strings.SplitSeq(string(text), "\n\n") {
+		for line := range strings.Lines(part) {
+			word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+			switch {
+			case word == "file" || word == "at" || word == "plant":
+				planted[word] = rest
+			case word == ">":
+				if a == nil {
+					if dir == root {
+						program = buildPlanted(t, root, planted)
+					}
+					a = startAssistant(t, program, dir)
+					list, err := a.ListTools(t.Context(), nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, tool := range list.Tools {
+						tools = append(tools, tool.Name)
+					}
+				}
+				tool, arguments, _ := strings.Cut(rest, " ")
+				given := object{}
+				if err := json.Unmarshal([]byte(arguments), &given); err != nil {
+					t.Fatalf("%s: %v", tool, err)
+				}
+				calls++
+				if !slices.Contains(tools, tool) || !strings.Contains(string(page), tool) {
+					t.Errorf("%s is no tool, or not in AGENTS.md", tool)
+				}
+				answer = ""
+				if dir == root {
+					answer = a.call(t.Context(), tool, given).text
+				}
+			case strings.HasPrefix(part, "> ") && dir == root:
+				if !strings.Contains(answer, strings.TrimSpace(line)) {
+					t.Fatalf("expected %q in the answer\n%s", line, answer)
+				}
+			}
+		}
+	}
+	if calls != 6 {
+		t.Errorf("%d calls, expected 6", calls)
+	}
+}
+
+// buildPlanted builds the command with a line planted before another one.
+func buildPlanted(t *testing.T, root string, fault map[string]string) string {
+	t.Helper()
+	dir, name := t.TempDir(), filepath.Join(root, fault["file"])
+	source, err := os.ReadFile(name)
+	if err != nil || strings.Count(string(source), fault["at"]) != 1 {
+		t.Fatalf("%s: expected %q once (%v)", name, fault["at"], err)
+	}
+	changed, overlay := filepath.Join(dir, "planted.go"), filepath.Join(dir, "overlay.json")
+	text := strings.Replace(string(source), fault["at"], fault["plant"]+"\n"+fault["at"], 1)
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{name: changed}})
+	if err := errors.Join(err, os.WriteFile(changed, []byte(text), 0o666), os.WriteFile(overlay, list, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "gomflux")
+	if out, err := exec.Command("go", "build", "-overlay", overlay, "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return program
 }
