@@ -484,6 +484,7 @@ break nothing* --negative
 breaks
 status
 continue
+continue
 location
 vars
 eval out.shape

@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import difflib
 import json
 import math
 import os
@@ -103,7 +104,8 @@ class Session:
         known = self.tensors.recorder.names
         for b in self.at_tensors:
             if hint := dump.impossible(b.asked["glob"], known):
-                self.never_hit.append(b.as_json() | {"near": hint.split(", ")})
+                near = [n for n in hint.split(", ") if difflib.SequenceMatcher(None, n, b.asked["glob"]).ratio() > 0.5]
+                self.never_hit.append(b.as_json() | ({"near": near} if near else {}))
         if self.never_hit:
             with self.changed:
                 self.state, self.progress = "starting", wire.NOT_BEGUN
@@ -159,7 +161,7 @@ class Session:
     def _reached(self, passage) -> bool:
         kind, target = self.mode
         if kind == "until":
-            return breakpoints.matches(target, passage.name, passage.any_step)
+            return breakpoints.matches(target, passage.name)
         if kind == "step":  # from outside of the loop into it, or out of an evaluation of the model
             return passage.step != target and (target is not None or passage.step >= 0)
         return kind == "next" or passage.name in target
