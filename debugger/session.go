@@ -222,8 +222,8 @@ func (s *Session) Status() protocol.Status {
 func (s *Session) status() protocol.Status {
 	status := protocol.Status{
 		Session: s.Name, Side: runs.Gomflux, State: s.state, Progress: s.progress, Error: s.err, ExitCode: s.exitCode,
-		Command: s.Command, PID: s.PID, Folder: s.Folder, Began: s.began.Format(time.RFC3339), Run: s.run, Trace: s.trace.file, Output: s.Output,
-		Last: s.lastSeen(),
+		Command: s.Command, PID: s.PID, Folder: s.Folder, Began: s.began.Format(time.RFC3339),
+		Run: s.run, Trace: s.trace.file, Output: s.Output, Last: s.lastSeen(),
 	}
 	if s.at != nil {
 		at := s.at.Stop

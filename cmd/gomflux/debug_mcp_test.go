@@ -66,7 +66,8 @@ func (a *assistant) call(ctx context.Context, tool string, arguments map[string]
 	c := called{failed: r.IsError, text: r.Content[0].(*mcp.TextContent).Text}
 	c.code, _ = r.Meta["exit_code"].(float64)
 	if len(r.Content) != 1 || r.StructuredContent != nil || len(c.text) > 20_000 {
-		a.t.Errorf("%s: %d bytes in %d texts and %v, expected one text of at most 20 kB", tool, len(c.text), len(r.Content), r.StructuredContent)
+		a.t.Errorf("%s: %d bytes in %d texts and %v, expected one text of at most 20 kB", tool, len(c.text), len(r.Content),
+			r.StructuredContent)
 	}
 	return c
 }
@@ -127,7 +128,8 @@ func TestAssistantCompares(t *testing.T) {
 	a := startAssistant(t, "gomflux", t.TempDir())
 	dump := absolute(filepath.Join(tinyModel, "../dump"))
 	tensors := filepath.Join(dump, "tensors-1.safetensors")
-	if c := a.works("parity_diff", object{"run": dump, "reference": dump, "all": true}, "are left out"); !strings.HasPrefix(c.text, "PASS: ") {
+	c := a.works("parity_diff", object{"run": dump, "reference": dump, "all": true}, "are left out")
+	if !strings.HasPrefix(c.text, "PASS: ") {
 		t.Errorf("the answer begins with %.80s", c.text)
 	}
 	if c := a.works("parity_run", object{"run": dump}, "without hooks: "); !strings.HasPrefix(c.text, "PASS: ") || len(c.text) > 2000 {

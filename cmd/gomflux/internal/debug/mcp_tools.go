@@ -143,7 +143,7 @@ func assistantTools() []assistantTool {
 				{name: "run", usage: "folder of a run", required: true},
 				{name: "reference", usage: "folder of the reference's run", required: true}}},
 		{command: "parity bisect", without: []string{"html"},
-			when: "Use it if the reference's run lacks the tensors that name a module, as parity_run says. It runs the reference again, for minutes.",
+			when: "Use it if the run lacks the tensors that name a module, as parity_run says. It runs the reference again, for minutes.",
 			args: []positional{{name: "run", usage: "folder of the reference's run, with settings.json", required: true}}},
 		{command: "parity live", without: []string{"html"},
 			when: "Use it without a recorded run: it runs the reference and compares while both run."},

@@ -370,8 +370,7 @@ func (c cleanedSessions) what() string {
 		ui.Plural(len(c.Removed), "ended session"), ui.Plural(c.Files, "file"), units.Bytes(c.Bytes))
 }
 
-// shownOutput is the number of lines of a failed run's output that are printed.
-const shownOutput = 5
+const shownOutput = 5 // lines of a failed run's output
 
 // Text implements ui.Result.
 func (s sessionState) Text(p *ui.Page) {

@@ -156,7 +156,8 @@ func (o *clearOptions) find(tree *runs.Tree, sides, names []string) (c clearing,
 		if err != nil {
 			return c, err
 		}
-		c.earlier = slices.DeleteFunc(append([]runs.Archive{}, all...), func(a runs.Archive) bool { return !slices.Contains(sides, a.Side) })
+		c.earlier = append([]runs.Archive{}, all...) // not nil
+		c.earlier = slices.DeleteFunc(c.earlier, func(a runs.Archive) bool { return !slices.Contains(sides, a.Side) })
 		if c.files, err = oldTraces(tree); err != nil {
 			return c, err
 		}
