@@ -156,7 +156,8 @@ func TestAssistantCompares(t *testing.T) {
 // process of a command.
 func TestAssistantGone(t *testing.T) {
 	a := startAssistant(t, "gomflux", t.TempDir())
-	a.works("debug_start", object{"command": []string{"parity", "run", absolute(filepath.Join(tinyModel, "../dump"))}}, "session 1: stopped")
+	a.works("debug_start", object{"command": []string{"parity", "run",
+		absolute(filepath.Join(tinyModel, "../dump"))}}, "session 1: stopped")
 	// the run takes many seconds
 	a.works("debug_break", object{"glob": "*", "if": "[x for x in range(1000000)] == []"}, "breakpoint 1: ")
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
