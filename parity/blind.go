@@ -48,7 +48,7 @@ func Blind(ctx context.Context, run string, o Options) (found []report.Blind, er
 		numbers, err = numbersOf(fsys)
 		return err
 	})
-	o.Readings, o.quick = []string{report.Isolated}, true
+	o.Readings, o.quick, o.Debugger, o.Loaded = []string{report.Isolated}, true, nil, nil
 	for _, n := range numbers {
 		o.config = n.plant
 		rep, err := Replay(ctx, run, o)

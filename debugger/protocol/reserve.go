@@ -34,8 +34,8 @@ type Reservation struct {
 }
 
 // Reserve takes a name for the session of this process, by default the first number that
-// no session has, also none that has ended, and removes what a dead session of that name has left. The error is
-// [ErrTaken] if a live session has the name.
+// no session has, also none that has ended, and removes what a dead session of that name
+// has left. The error is [ErrTaken] if a live session has the name.
 func (f *Folder) Reserve(name string) (*Reservation, error) {
 	if name != "" {
 		if err := CheckName(name); err != nil {

@@ -140,8 +140,8 @@ on.
 ` + resumeJSON
 	resumeJSON = `
 With --json it prints the status of the session: session, side, state, progress,
-stop, error, exit_code, command, pid, began, run, trace, output, last (tensors
-that passed), watched, never_hit and timed_out.
+stop, error, exit_code, command, pid, folder, began, run, trace, output, last
+(tensors that passed), watched, never_hit and timed_out.
 ` + debugStatus
 )
 

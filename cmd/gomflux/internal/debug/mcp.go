@@ -33,9 +33,9 @@ A tool is named after its command: debug_break, tensors_list, parity_run. Its
 arguments are the flags of the command, with _ for -, and the other arguments by
 name. It runs the command, which cannot take --json, in a process of its own, in
 the folder in which the server was started, and returns the text that it prints:
-the verdict of a comparison first, and at most 20 kB. If the command fails without a result, the
-tool reports an error: the message, and the exit code, which is also in _meta as
-exit_code.
+the verdict of a comparison first, and at most 20 kB. If the command fails
+without a result, the tool reports an error: the message, and the exit code,
+which is also in _meta as exit_code.
 
 A request that the assistant cancels ends as with Ctrl-C: a session lives on.
 The server ends when its standard input is closed, which cancels requests after

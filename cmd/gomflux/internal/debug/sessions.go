@@ -75,13 +75,14 @@ func newDebugSessionsCommand() *cobra.Command {
 }
 
 const debugStatusHelp = `Status describes the session: whether it is starting, loading the model,
-running, stopped, finished, failed, terminated or killed; where it is stopped; the error and
-the last lines of the output, if it has failed; breakpoints that no tensor has
-matched, at the end; the command, and the files with its output and its trace.
+running, stopped, finished, failed, terminated or killed; where it is stopped;
+the error and the last lines of the output, if it has failed; breakpoints that
+no tensor has matched, at the end; the command, and the files with its output
+and its trace.
 
 With --json it prints one object: session, side, state, progress, stop, error,
-exit_code, command, pid, began, run, trace, output, last (tensors that passed),
-watched and never_hit.
+exit_code, command, pid, folder, began, run, trace, output, last (tensors that
+passed), watched and never_hit.
 ` + sessionStatus
 
 func newDebugStatusCommand() *cobra.Command {
@@ -203,7 +204,10 @@ func (o *debugCleanOptions) clean(ctx context.Context, stdin io.Reader, out *ui.
 	if folder == nil {
 		return problems
 	}
-	every, _ := folder.Sessions() // those that live, and those of other folders, keep their files
+	every, err := folder.Sessions() // those that live, and those of other folders, keep their files
+	if err != nil {
+		return err
+	}
 	c := cleanedSessions{Removed: []protocol.Status{}, DryRun: o.dry}
 	for _, s := range all {
 		if s.Ended() {

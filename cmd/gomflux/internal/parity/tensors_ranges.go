@@ -193,8 +193,9 @@ func (l rangeList) Text(p *ui.Page) {
 // alike reports whether ranges are the same within a thousandth of the width of the second.
 func alike(a, b checkpoint.Stats) bool {
 	most := 1e-3 * max(math.Abs(float64(b.Min)), math.Abs(float64(b.Max)))
-	for _, d := range []checkpoint.Float{a.Min - b.Min, a.Max - b.Max, a.Mean - b.Mean, a.Std - b.Std} {
-		if !(math.Abs(float64(d)) <= most) {
+	for _, pair := range [][2]checkpoint.Float{{a.Min, b.Min}, {a.Max, b.Max}, {a.Mean, b.Mean}, {a.Std, b.Std}} {
+		x, y := float64(pair[0]), float64(pair[1])
+		if !(math.Abs(x-y) <= most) && x != y && !(math.IsNaN(x) && math.IsNaN(y)) {
 			return false
 		}
 	}
