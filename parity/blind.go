@@ -56,7 +56,9 @@ func Blind(ctx context.Context, run string, o Options) (found []report.Blind, er
 			return found, context.Cause(ctx)
 		}
 		if err == nil && rep.Verdict.OK { // a config that is refused shows itself
-			found = append(found, report.Blind{Config: n.file, Key: n.key, Value: n.value, Tried: n.value * mistake, Record: n.record(names)})
+			found = append(found, report.Blind{
+				Config: n.file, Key: n.key, Value: n.value, Tried: n.value * mistake, Record: n.record(names),
+			})
 		}
 	}
 	return found, err

@@ -147,6 +147,7 @@ def debug_tensors(scratch: Path, root: Path):
                "break", "transformer.layers.1.attention:q", "--step", 1, "--call", 0, "--hit", 1)  # fmt: skip
         expect("breakpoint 4: transformer.lajers.0", "break", "transformer.lajers.0")
         expect("watch 5: transformer.layers.1, step 1", "watch", "transformer.layers.1", "--step", 1)
+        expect("stopped before the run begins\nbreakpoint 4: transformer.lajers.0 names no module", "continue", code=2)
         expect(r"stopped after text_encoder.layers.0 \(breakpoint 1, hit 1\): float32 \[1, \d+, 24\]", "continue")
         expect("""text_encoder.layers.0 .Qwen3DecoderLayer.
                   outside the denoising loop, call 0
