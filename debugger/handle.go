@@ -244,11 +244,11 @@ var notBegun = invalidf("the run has not begun (gomflux debug continue begins it
 
 // runs returns the error of a command that needs a stop. The caller holds the lock.
 func (s *Session) runs() error {
-	switch s.state {
-	case protocol.Starting:
+	if s.state == protocol.Starting {
 		return notBegun
-	case protocol.Finished, protocol.Failed:
-		return invalidf("session %s has %s (gomflux debug start begins another)", s.Name, s.state)
+	}
+	if status := (protocol.Status{Session: s.Name, State: s.state, Error: s.err}); status.Ended() {
+		return invalidError{&protocol.EndedError{Status: status}}
 	}
 	return invalidf("the run is running (gomflux debug continue waits until it stops)")
 }

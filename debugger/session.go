@@ -19,6 +19,7 @@ import (
 
 	"github.com/gomflux/gomflux/debugger/expr"
 	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/runs"
@@ -32,6 +33,7 @@ type Options struct {
 	Name    string
 	Command []string // of the run, without the program
 	PID     int
+	Folder  string // in which it was started
 	Output  string // file with what the run prints
 	Tree    *runs.Tree
 	// Compare is the function of expressions that compares two tensors, which have the same number
@@ -65,8 +67,10 @@ type Session struct {
 	numbers  int // of breakpoints so far
 	watched  []protocol.Watched
 	run      string // folder
-	exitCode *int
-	err      string
+	// impossible are breakpoints that no tensor of the loaded model can match, while the run waits for that.
+	impossible []protocol.Breakpoint
+	exitCode   *int
+	err        string
 
 	modules map[string]string // classes by name; nil before the model is loaded
 	steps   int               // evaluations of the denoising model, 0 if it is not known
@@ -118,7 +122,7 @@ func (s *Session) Begin(ctx context.Context) error {
 // release lets the run begin. The caller holds the lock.
 func (s *Session) release() {
 	if s.state == protocol.Starting {
-		s.state, s.progress = protocol.Loading, "starting"
+		s.state, s.progress, s.impossible = protocol.Loading, "starting", nil
 		close(s.begin)
 		s.wake()
 	}
@@ -139,17 +143,34 @@ func (s *Session) Loading(progress string) {
 	}
 }
 
-// Loaded reports that the model is loaded, with its modules. Breakpoints that no tensor of the run
-// can match are marked.
+// Loaded reports that the model is loaded, with its modules. If no tensor of the run can match one of the
+// breakpoints, it waits until a command lets the run begin.
 func (s *Session) Loaded(modules []hooks.Module) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.modules = map[string]string{}
 	for _, m := range modules {
 		s.modules[m.Name] = m.Class
 	}
-	if s.state == protocol.Loading {
+	s.impossible = nil
+	for _, b := range s.points {
+		if b.Glob != "" && !s.possible(b.Glob) {
+			p := b.Breakpoint
+			p.Near = checkpoint.Similar(literal(b.Glob), s.names(), 3)
+			s.impossible = append(s.impossible, p)
+		}
+	}
+	wait := len(s.impossible) > 0
+	switch {
+	case wait:
+		s.state, s.progress, s.begin = protocol.Starting, "stopped before the run begins", make(chan struct{})
+		s.stops++
+		s.wake()
+	case s.state == protocol.Loading:
 		s.state, s.progress = protocol.Running, ""
+	}
+	s.mu.Unlock()
+	if wait {
+		s.Begin(s.Context) // the run ends itself if its context has
 	}
 }
 
@@ -164,7 +185,9 @@ func (s *Session) Recording(folder string) {
 func (s *Session) End(err error, code int) protocol.Status {
 	s.mu.Lock()
 	s.state, s.progress, s.exitCode, s.at = protocol.Finished, "", &code, nil
-	if err != nil {
+	if errors.Is(err, ErrTerminated) {
+		s.state = protocol.Terminated
+	} else if err != nil {
 		s.state = protocol.Failed
 		s.err, _, _ = strings.Cut(err.Error(), "\n")
 	}
@@ -199,14 +222,15 @@ func (s *Session) Status() protocol.Status {
 func (s *Session) status() protocol.Status {
 	status := protocol.Status{
 		Session: s.Name, Side: runs.Gomflux, State: s.state, Progress: s.progress, Error: s.err, ExitCode: s.exitCode,
-		Command: s.Command, PID: s.PID, Began: s.began.Format(time.RFC3339), Run: s.run, Trace: s.trace.file, Output: s.Output,
-		Last: s.lastSeen(),
+		Command: s.Command, PID: s.PID, Folder: s.Folder, Began: s.began.Format(time.RFC3339),
+		Run: s.run, Trace: s.trace.file, Output: s.Output, Last: s.lastSeen(),
 	}
 	if s.at != nil {
 		at := s.at.Stop
 		status.Stop = &at
 	}
-	if s.state == protocol.Finished || s.state == protocol.Failed {
+	status.NeverHit = s.impossible
+	if status.Ended() {
 		status.NeverHit = s.neverHit()
 	}
 	return status
@@ -230,6 +254,8 @@ type Judgement struct {
 	OK   bool   // all are within tolerance
 	Text string // about the first that is wrong, on one line or more
 	Want *mlx.Array
+	// Load returns a tensor of the reference's run by its name, or nil.
+	Load func(name string) *mlx.Array
 }
 
 // A Decision is with which tensor a replay goes on.

@@ -160,6 +160,11 @@ func (s *Session) variables(at *stop) (*protocol.Variables, error) {
 			return nil, err
 		}
 	}
+	if j := at.held.judgement; j != nil && j.Want != nil {
+		if err := add("want", hooks.Output, j.Want); err != nil {
+			return nil, err
+		}
+	}
 	for _, part := range []struct {
 		name string
 		kind hooks.Kind
@@ -251,7 +256,7 @@ func (s *Session) weigh(at *stop, v protocol.Variables) (protocol.Variables, err
 func (s *Session) env(at *stop, hit int) expr.Env {
 	e := expr.Env{
 		Out: at.tap.Output, Inputs: at.tap.Inputs, Inner: at.held.inner, Outputs: at.held.outs, Parameters: at.tap.Parameters,
-		Step: at.Step, Call: at.Call, Negative: at.Negative, Sigma: at.Sigma, Timestep: at.Timestep, Hit: hit, Load: s.load,
+		Step: at.Step, Call: at.Call, Negative: at.Negative, Sigma: at.Sigma, Timestep: at.Timestep, Hit: hit, Load: at.load(s.Tree),
 	}
 	if j := at.held.judgement; j != nil {
 		e.Want = j.Want
@@ -259,13 +264,21 @@ func (s *Session) env(at *stop, hit int) expr.Env {
 	return e
 }
 
-// load reads the tensor that either side has saved under a name.
-func (s *Session) load(name string) (*mlx.Array, error) {
-	t, err := s.Tree.Load(name)
-	if err != nil {
-		return nil, err
+// load returns a function that reads a tensor of the run that is replayed, or else one that either side has
+// saved, by its name.
+func (at *stop) load(tree *runs.Tree) func(string) (*mlx.Array, error) {
+	return func(name string) (*mlx.Array, error) {
+		if j := at.held.judgement; j != nil && j.Load != nil {
+			if x := j.Load(name); x != nil {
+				return x.Reshape(x.Shape()...), nil
+			}
+		}
+		t, err := tree.Load(name)
+		if err != nil {
+			return nil, err
+		}
+		return runs.ToArray(t)
 	}
-	return runs.ToArray(t)
 }
 
 // replace reads the tensor that takes the place of the output.
@@ -296,7 +309,7 @@ func (s *Session) wait(ctx context.Context, before int, seconds float64) protoco
 	for {
 		s.mu.Lock()
 		status, changed := s.status(), s.changed
-		arrived := s.at != nil && s.stops > before || s.state == protocol.Finished || s.state == protocol.Failed
+		arrived := (s.at != nil || s.impossible != nil) && s.stops > before || status.Ended()
 		if arrived {
 			status.Watched = s.takeWatched()
 		}

@@ -1,15 +1,19 @@
 package models_test
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/parity/report"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // TestParity replays the dumps in testdata, and compares every tensor with a tap: freely, from
@@ -51,12 +55,74 @@ func TestParityFloat16(t *testing.T) {
 	}
 }
 
-func replayGolden(t *testing.T, golden string, o parity.Options) *report.Report {
+// keepGolden writes a page with both images and the tensors of both sides that differ into a folder.
+func keepGolden(t *testing.T, dir, run string, o parity.Options, rep *report.Report) {
 	t.Helper()
-	rep, err := parity.Replay(t.Context(), filepath.Join("testdata", golden, "dump"), o)
+	page, err := os.Create(filepath.Join(dir, "report.html"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	sides := map[string][]*checkpoint.Array{}
+	o.Measure = func(p parity.Pair) {
+		name := p.Tap.FullName()
+		if was := rep.Find(name); was == nil || was.OK() {
+			return
+		}
+		for side, x := range map[string]*mlx.Array{"gomflux": p.Tap.Output, "reference": p.Reference} {
+			a, err := runs.FromArray(name, x)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			sides[side] = append(sides[side], a)
+		}
+	}
+	_, err = parity.Replay(t.Context(), run, o)
+	err = errors.Join(err, rep.HTML(page), page.Close())
+	for side, all := range sides {
+		err = errors.Join(err, checkpoint.WriteFile(filepath.Join(dir, side+".safetensors"), all, nil))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("images and tensors are in %s: report.html; gomflux tensors diff gomflux.safetensors reference.safetensors", dir)
+}
+
+// TestKeepGolden keeps what differs of a golden: here everything does, by its tolerances.
+func TestKeepGolden(t *testing.T) {
+	zero := 0.0
+	strict := report.DefaultTable()
+	strict.Rules = append(strict.Rules, report.Rule{Stage: "vae", Max: &zero, L2: &zero})
+	run, dir := filepath.Join("testdata", "zimage-small", "dump"), t.TempDir()
+	o := parity.Options{Tolerances: strict}
+	rep, err := parity.Replay(t.Context(), run, o)
+	if err != nil || rep.Verdict.OK {
+		t.Fatalf("%v, %v", rep, err)
+	}
+	keepGolden(t, dir, run, o, rep)
+	ours, err := checkpoint.ReadFile(os.DirFS(dir), "gomflux.safetensors", 1<<20)
+	if err != nil || !strings.Contains(string(ours), `"vae.decode.out"`) || strings.Contains(string(ours), `"latents@0"`) {
+		t.Errorf("%d bytes (%v)", len(ours), err)
+	}
+	for _, name := range []string{"reference.safetensors", "report.html"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func replayGolden(t *testing.T, golden string, o parity.Options) *report.Report {
+	t.Helper()
+	run := filepath.Join("testdata", golden, "dump")
+	rep, err := parity.Replay(t.Context(), run, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			keepGolden(t, modeltest.Keep(t), run, o, rep)
+		}
+	}()
 	free, owned := 0, 0
 	worst, worstName := 0.0, ""
 	worstFree, worstFreeName := 0.0, "" // of what a step makes

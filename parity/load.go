@@ -24,6 +24,11 @@ func (r *replay) load() error {
 	if r.model, r.fsys, err = r.find(); err != nil {
 		return err
 	}
+	if r.config != nil {
+		if r.fsys, err = r.config(r.fsys); err != nil {
+			return err
+		}
+	}
 	r.pipeline, err = models.Load(r.fsys, models.LoadOptions{
 		Device: r.Device, Dtype: r.Dtype, Quantize: r.Quantize, LoRAs: r.LoRAs, RuntimeLoRA: r.RuntimeLoRA,
 	})

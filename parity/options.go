@@ -1,6 +1,8 @@
 package parity
 
 import (
+	"io/fs"
+
 	"github.com/gomflux/gomflux/debugger"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -33,10 +35,11 @@ type Options struct {
 	// is made.
 	Measure func(Pair)
 
-	bug   func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output before it is compared
-	fault func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output after it is compared
-	quick bool                                // only the last pass
-	more  []string                            // folders with more of the run's tensors
+	bug    func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output before it is compared
+	fault  func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output after it is compared
+	config func(fs.FS) (fs.FS, error)          // changes a config of the model, see Blind
+	quick  bool                                // only the last pass
+	more   []string                            // folders with more of the run's tensors
 }
 
 // A Pair has a tensor of this program, in Tap.Output, and the reference's.

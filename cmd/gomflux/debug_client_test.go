@@ -63,7 +63,7 @@ func startFake(t *testing.T, folder *protocol.Folder, status protocol.Status) *f
 			s.request = r
 			if r.Command == protocol.Terminate {
 				ended := status
-				ended.State, ended.Error = protocol.Failed, "terminated"
+				ended.State = protocol.Terminated
 				defer s.Close(ended)
 			}
 			return s.answers[r.Command]
@@ -135,7 +135,7 @@ func TestDebugCommands(t *testing.T) {
 			"breakpoint 1: a, 2 hits\nwatch 2: b, 1 hit\nbreakpoint 4: tensors that differ, no hits\n", ""},
 		{"remove|4", `{"number":4}`, `{"removed":[4]}`, 0, "removed breakpoint 4\n", ""},
 		{"clear", "", `{"removed":[1,2]}`, 0, "removed breakpoints 1, 2\n", ""},
-		{"clear", "", `{"removed":[]}`, 0, "no breakpoints\n", ""},
+		{"clear", "", `{"removed":[],"files":0,"bytes":0}`, 0, "no breakpoints\n", ""},
 		{"continue", `{"max_wait":60}`, stoppedJSON, 0, stopText, ""},
 		{"continue|--until|x*|--max-wait|2.5", `{"until":"x*","max_wait":2.5}`, stoppedJSON, 0, stopText, ""},
 		{"next|--max-wait=0", `{}`, stoppedJSON, 0, stopText, ""},
@@ -283,7 +283,7 @@ func TestDebugEnded(t *testing.T) {
 	expect("sessions", 0, "no sessions\n", "")
 	expect("sessions --json", 0, `{"sessions":[]}`+"\n", "")
 	expect("clean", 0, "nothing to remove\n", "")
-	expect("clean --json", 0, `{"removed":[]}`+"\n", "")
+	expect("clean --json", 0, `{"removed":[],"files":0,"bytes":0}`+"\n", "")
 	expect("terminate --all", 0, "no sessions\n", "")
 
 	output := filepath.Join(t.TempDir(), "output.log")
@@ -316,10 +316,13 @@ func TestDebugEnded(t *testing.T) {
 		"1        gomflux  failed   7    2026-11-23T01:00:00Z  generate\n"+
 		"2        gomflux  stopped  7    2026-11-23T01:00:00Z  generate\n"+
 		"other    gomflux  stopped  7    2026-11-23T01:00:00Z  generate\n", "")
-	expect("status --session 1", 2, "", "gomflux: no session 1 (there are: 2, other)\n") // it was listed
+	expect("status --session 3", 2, "", "gomflux: no session 3 (there are: 1, 2, other)\n")
 	expect("terminate --session 2", 0, "session 2 is terminated\n", "")
-	expect("terminate --all", 0, "session other is terminated\n", "")
-	expect("clean", 0, "session 2 (failed) is removed\nsession other (failed) is removed\n", "")
+	expect("terminate --all", 2, "", "gomflux: this ends 1 session: other: give --yes\n")
+	expect("terminate --all --dry-run", 0, "session other would be terminated: generate\n", "")
+	expect("terminate --all --yes", 0, "session other is terminated\n", "")
+	expect("clean --yes", 0,
+		"session 1 (failed) is removed\nsession 2 (terminated) is removed\nsession other (terminated) is removed\n", "")
 	expect("sessions", 0, "no sessions\n", "")
 }
 

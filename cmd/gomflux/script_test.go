@@ -335,7 +335,7 @@ func chunk(name string, data []byte) []byte {
 func endSessions(dir string) {
 	folders, _ := filepath.Glob(filepath.Join(dir, "*/gomflux-debug"))
 	for _, folder := range folders {
-		cmd := exec.Command("gomflux", "debug", "terminate", "--all")
+		cmd := exec.Command("gomflux", "debug", "terminate", "--user", "--yes")
 		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Dir(folder))
 		cmd.Run()
 	}

@@ -41,7 +41,7 @@ func TestTensorsClearAsks(t *testing.T) {
 		err = cmd.Run()
 		tty.Close()
 		master.Close()
-		if err != nil || !strings.HasPrefix(stderr.String(), "remove all tensors of the latest run of gomflux? [y/N] ") {
+		if err != nil || !strings.HasPrefix(stderr.String(), "remove all tensors of the latest run of gomflux (1 file, 0 kB)? [y/N] ") {
 			t.Errorf("%q: %v, %s", answer, err, stderr.String())
 		}
 		if _, err := os.Stat(file); (err != nil) != removed {

@@ -170,7 +170,7 @@ func TestCheckName(t *testing.T) {
 		if _, err := f.Reserve(name); err == nil {
 			t.Errorf("%q was reserved", name)
 		}
-		if _, err := f.Choose(name, "gomflux"); err == nil {
+		if _, err := f.Choose(name, "gomflux", ""); err == nil {
 			t.Errorf("%q was chosen", name)
 		}
 		if _, err := Dial(t.Context(), f, name); err == nil {
@@ -182,7 +182,7 @@ func TestCheckName(t *testing.T) {
 
 func TestReserve(t *testing.T) {
 	f := newFolder(t)
-	for _, suffix := range suffixes { // of a session that was killed
+	for _, suffix := range []string{lockSuffix, socketSuffix, tempSuffix} { // of a session that was killed
 		put(t, f.file("1", suffix), "stale")
 	}
 	first, err := f.Reserve("")

@@ -78,6 +78,8 @@ const (
 	Finished = "finished"
 	Failed   = "failed" // the run ended with an error
 	Killed   = "killed" // the process ended without a word
+
+	Terminated = "terminated" // a command ended the run
 )
 
 // BreakArguments describe a breakpoint, or with the command Watch tensors whose statistics are
@@ -137,14 +139,16 @@ type Status struct {
 	ExitCode *int     `json:"exit_code,omitempty"`
 	Command  []string `json:"command"`
 	PID      int      `json:"pid"`
-	Began    string   `json:"began"`         // RFC 3339
-	Run      string   `json:"run,omitempty"` // folder of the run, if it records one
-	Trace    string   `json:"trace"`         // file
-	Output   string   `json:"output"`        // file with what the run has printed
+	Folder   string   `json:"folder,omitempty"` // in which the session was started
+	Began    string   `json:"began"`            // RFC 3339
+	Run      string   `json:"run,omitempty"`    // folder of the run, if it records one
+	Trace    string   `json:"trace"`            // file
+	Output   string   `json:"output"`           // file with what the run has printed
 	Last     []string `json:"last,omitempty"`
 	// Watched are statistics of watched tensors since the last answer.
 	Watched []Watched `json:"watched,omitempty"`
-	// NeverHit are breakpoints that no tensor has matched, at the end of a run.
+	// NeverHit are breakpoints that no tensor has matched, at the end of a run, or that none can match,
+	// when the model is loaded.
 	NeverHit []Breakpoint `json:"never_hit,omitempty"`
 	// TimedOut reports that the run has not stopped within the time that a command waits.
 	TimedOut bool `json:"timed_out,omitempty"`

@@ -33,9 +33,9 @@ type Reservation struct {
 	closed bool
 }
 
-// Reserve takes a name for the session of this process, by default the first free
-// number, and removes what a dead session of that name has left. The error is
-// [ErrTaken] if a live session has the name.
+// Reserve takes a name for the session of this process, by default the first number that
+// no session has, also none that has ended, and removes what a dead session of that name
+// has left. The error is [ErrTaken] if a live session has the name.
 func (f *Folder) Reserve(name string) (*Reservation, error) {
 	if name != "" {
 		if err := CheckName(name); err != nil {
@@ -52,6 +52,9 @@ func (f *Folder) Reserve(name string) (*Reservation, error) {
 	}
 	for n := 1; ; n++ {
 		name := strconv.Itoa(n)
+		if f.has(name, statusSuffix) { // it lives, or its log can still be read
+			continue
+		}
 		if r, err := f.reserve(name, 0); err == nil {
 			return r, nil
 		} else if !errors.Is(err, filelock.ErrHeld) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -23,10 +24,35 @@ const (
 // ErrNoSession means that no session has been found.
 var ErrNoSession = errors.New("no session")
 
-var states = []string{Starting, Loading, Running, Stopped, Finished, Failed, Killed}
+var (
+	ends   = []string{Finished, Failed, Killed, Terminated}
+	states = append([]string{Starting, Loading, Running, Stopped}, ends...)
+)
 
 // Ended reports whether the session has ended.
-func (s Status) Ended() bool { return s.State == Finished || s.State == Failed || s.State == Killed }
+func (s Status) Ended() bool { return slices.Contains(ends, s.State) }
+
+// In reports whether a session belongs to a folder: it was started there or in a folder above, or it is
+// not known where. Every session belongs to "".
+func (s Status) In(folder string) bool {
+	if s.Folder == "" || folder == "" {
+		return true
+	}
+	below, err := filepath.Rel(s.Folder, folder)
+	return err == nil && filepath.IsLocal(below)
+}
+
+// WorkingFolder returns the working directory, to which a new session belongs.
+func WorkingFolder() string {
+	dir, err := os.Getwd()
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return ""
+	}
+	return dir
+}
 
 // An EndedError is about a session that has ended.
 type EndedError struct{ Status Status }
@@ -39,6 +65,8 @@ func (e *EndedError) Error() string {
 		text += ": its process was killed"
 	case Failed:
 		text += " has failed: " + s.Error
+	case Terminated:
+		text += " was terminated"
 	default:
 		text += " has finished"
 	}
@@ -187,17 +215,6 @@ func parseStatus(data []byte) (*Status, error) {
 	return &s, nil
 }
 
-// Clean removes everything that sessions which have ended left in the folder, and
-// returns those sessions. It does not touch the files of live ones.
-func (f *Folder) Clean() ([]Status, error) {
-	return f.each(func(name string) (*Status, error) {
-		if s, err := f.look(name); err != nil || s == nil || !s.Ended() {
-			return nil, err
-		}
-		return f.forget(name)
-	})
-}
-
 // Forget removes NAME.json of sessions that have ended.
 func (f *Folder) Forget(sessions []Status) error {
 	var errs []error
@@ -232,10 +249,11 @@ func (f *Folder) forget(name string) (*Status, error) {
 }
 
 // Choose returns the session that a command of a side is meant for: the named one, of
-// either side, or the only live one of the own side, or if no session lives the only
-// one that has ended. The caller must check whether the session has ended. The state
-// is from the session's file and may be out of date.
-func (f *Folder) Choose(name, side string) (Status, error) {
+// either side and of any folder, or the only live one of the own side that belongs to the
+// working directory, or if no session lives the last one that has ended. The caller must
+// check whether the session has ended. The state is from the session's file and may be
+// out of date.
+func (f *Folder) Choose(name, side, working string) (Status, error) {
 	if name != "" {
 		return f.named(name)
 	}
@@ -243,12 +261,18 @@ func (f *Folder) Choose(name, side string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	var live, ended []Status
+	var live []Status
+	var ended Status
+	elsewhere := 0
 	for _, s := range all {
 		switch {
 		case s.Side != side && s.Side != "":
+		case !s.In(working):
+			elsewhere++
 		case s.Ended():
-			ended = append(ended, s)
+			if ended.Session == "" || s.Began >= ended.Began {
+				ended = s
+			}
 		default:
 			live = append(live, s)
 		}
@@ -259,10 +283,11 @@ func (f *Folder) Choose(name, side string) (Status, error) {
 		return live[0], nil
 	case len(live) > 1:
 		return Status{}, fmt.Errorf("%d sessions are running: %s (choose one with --session)", len(live), namesOf(live))
-	case len(ended) == 1:
-		return ended[0], nil
-	case len(ended) > 1:
-		return Status{}, fmt.Errorf("%w is running (ended: %s; %s)", ErrNoSession, namesOf(ended), start)
+	case ended.Session != "":
+		return ended, nil
+	case elsewhere > 0:
+		return Status{}, fmt.Errorf("%w of this folder (%d of others: gomflux debug sessions --user lists them; %s)",
+			ErrNoSession, elsewhere, start)
 	}
 	return Status{}, fmt.Errorf("%w (%s)", ErrNoSession, start)
 }

@@ -96,27 +96,11 @@ func TestSessions(t *testing.T) {
 	f.holds(t, "2.json", "2.lock", "a b.lock", "new.lock", "note.txt")
 }
 
-func TestClean(t *testing.T) {
-	f := newFolder(t)
-	begin(t, f, "1", Status{State: Running})
-	begin(t, f, "2", Status{State: Running}).kill()
-	if err := begin(t, f, "3", Status{State: Running}).Close(Status{State: Finished}); err != nil {
-		t.Fatal(err)
-	}
-	put(t, f.file("1", tempSuffix), "") // of a live session, which writes just now
-	put(t, f.file("4", tempSuffix), "")
-	cleaned, err := f.Clean()
-	if got, want := statesOf(cleaned), "2 killed, 3 finished"; err != nil || got != want {
-		t.Errorf("cleaned %q (%v), expected %q", got, err, want)
-	}
-	f.holds(t, "1.json", "1.lock", "1.tmp")
-}
-
 func TestChoose(t *testing.T) {
 	f := newFolder(t)
 	choose := func(name, side, want, wantErr string) {
 		t.Helper()
-		s, err := f.Choose(name, side)
+		s, err := f.Choose(name, side, "/a/b")
 		if s.Session != want || (err == nil) != (wantErr == "") || err != nil && !strings.Contains(err.Error(), wantErr) {
 			t.Errorf("chose %q (%v), expected %q (%s)", s.Session, err, want, wantErr)
 		}
@@ -138,11 +122,15 @@ func TestChoose(t *testing.T) {
 	if err := two.Close(Status{State: Finished, Side: "gomflux"}); err != nil {
 		t.Fatal(err)
 	}
-	choose("", "gomflux", "", "no session is running (ended: 1, 2; gomflux debug start begins one)")
-	if _, err := f.forget("1"); err != nil {
+	choose("", "gomflux", "2", "") // the last one that has ended
+	if err := f.Forget([]Status{{Session: "1", State: Killed}, {Session: "2", State: Finished}}); err != nil {
 		t.Fatal(err)
 	}
-	choose("", "gomflux", "2", "")
+	begin(t, f, "far", Status{State: Running, Side: "gomflux", Folder: "/a/bc"})
+	choose("", "gomflux", "", "no session of this folder (1 of others: gomflux debug sessions --user lists them; ")
+	choose("far", "gomflux", "far", "")
+	begin(t, f, "near", Status{State: Running, Side: "gomflux", Folder: "/a"})
+	choose("", "gomflux", "near", "")
 }
 
 func TestEndedError(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/oserr"
@@ -74,6 +75,35 @@ func Traces(t *runs.Tree) ([]TraceFile, error) {
 		name, isTrace := strings.CutSuffix(name, TraceSuffix)
 		if ok && isTrace && e.Type().IsRegular() {
 			all = append(all, TraceFile{name, filepath.Join(dir, e.Name())})
+		}
+	}
+	return all, nil
+}
+
+// IsSessionFile reports whether a path has the name of a session's trace or output.
+func IsSessionFile(path string) bool { return strings.HasPrefix(filepath.Base(path), TracePrefix) }
+
+// newTrace is how long files of a session that nothing else is known of are kept: it may only begin.
+const newTrace = time.Minute
+
+// Old lists the files of sessions in a log tree, traces and what runs have printed, except those of the sessions
+// that are given, and new ones.
+func Old(t *runs.Tree, except []Status) (all []runs.File, err error) {
+	dir := filepath.Join(t.Root, TraceFolder)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	kept := map[string]bool{}
+	for _, s := range except {
+		kept[filepath.Base(s.Trace)], kept[filepath.Base(s.Output)] = true, true
+	}
+	for _, e := range entries {
+		if !IsSessionFile(e.Name()) || kept[e.Name()] || !e.Type().IsRegular() {
+			continue
+		}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > newTrace {
+			all = append(all, runs.File{Path: filepath.Join(dir, e.Name()), Size: info.Size()})
 		}
 	}
 	return all, nil

@@ -68,6 +68,10 @@ func (r *Report) Print(w io.Writer, all bool) error {
 		}
 	}
 	r.Unhooked.Print(&b)
+	for _, n := range r.Blind {
+		fmt.Fprintf(&b, "blind to %s of %s: with %.6g instead of %.6g nothing differs; to see it, record %s\n",
+			n.Key, n.Config, n.Tried, n.Value, n.Record)
+	}
 	r.Verdict.Print(&b)
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -38,6 +38,8 @@ type Report struct {
 	Height       int `json:"height,omitempty"`
 	// Unhooked compares the run without hooks; nil without the reading from the start.
 	Unhooked *Unhooked `json:"unhooked,omitempty"`
+	// Blind lists numbers in configs of which the run does not show whether they are right; see parity.Blind.
+	Blind []Blind `json:"blind,omitempty"`
 	// Rounds are those of parity.Bisect.
 	Rounds []Round `json:"rounds,omitempty"`
 
@@ -45,6 +47,15 @@ type Report struct {
 	Replayed bool `json:"-"`
 
 	ours, reference []uint8 // pixels of both images
+}
+
+// A Blind is a number in a config that could be wrong without a difference in the run.
+type Blind struct {
+	Config string  `json:"config"` // file
+	Key    string  `json:"key"`
+	Value  float64 `json:"value"`
+	Tried  float64 `json:"tried"`  // in its place, without a difference
+	Record string  `json:"record"` // what would show it
 }
 
 // A Round is one replay in parity.Bisect.

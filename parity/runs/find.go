@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -187,13 +188,43 @@ func (t *Tree) Load(name string) (*checkpoint.Array, error) {
 	return e.Read()
 }
 
-// Clear removes the files of tensors with the given names from the latest runs of sides; without
-// names, all of them. A file with several tensors is removed only with all of its side. Clear
-// returns the number of removed files and bytes.
+// A File is one that can be removed, with its size in bytes.
+type File struct {
+	Path string
+	Size int64
+}
+
+// Clear removes what Clearable lists, and returns the number of files and their bytes.
 func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) {
-	all, err := t.List()
+	all, err := t.Clearable(sides, names)
 	if err != nil {
 		return 0, 0, err
+	}
+	return RemoveFiles(all)
+}
+
+// RemoveFiles removes files, and returns how many and their bytes. Missing files are no error.
+func RemoveFiles(all []File) (files int, bytes int64, err error) {
+	for _, f := range all {
+		err := os.Remove(f.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return files, bytes, err
+		}
+		files, bytes = files+1, bytes+f.Size
+	}
+	return files, bytes, nil
+}
+
+// Clearable lists the files of tensors with the given names in the latest runs of sides. Without names it lists
+// those of all tensors, and the traces and checkpoints of the runs. A file with several tensors is listed only with
+// all of its side.
+func (t *Tree) Clearable(sides, names []string) (files []File, err error) {
+	all, err := t.List()
+	if err != nil {
+		return nil, err
 	}
 	all = slices.DeleteFunc(all, func(e Entry) bool { return !slices.Contains(sides, e.Side) })
 	inFile := map[string]int{}
@@ -210,14 +241,14 @@ func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) 
 				continue
 			}
 			if inFile[e.Path] > 1 {
-				return 0, 0, fmt.Errorf("%s is in %s, with %d other names: nothing was removed (without names everything is)",
+				return nil, fmt.Errorf("%s is in %s, with %d other names: nothing was removed (without names everything is)",
 					name, e.Path, inFile[e.Path]-1)
 			}
 			found = true
 			remove[e.Path] = true
 		}
 		if !found {
-			return 0, 0, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(known)))
+			return nil, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(known)))
 		}
 	}
 	if len(names) == 0 {
@@ -225,17 +256,25 @@ func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) 
 			remove[e.Path] = true
 		}
 	}
-	for path := range remove {
-		info, err := os.Stat(path)
-		if err == nil {
-			err = os.Remove(path)
+	for _, side := range sides {
+		for _, dir := range []string{"traces", "checkpoints"} {
+			found, err := filepath.Glob(filepath.Join(t.Latest(side), dir, "*.json*"))
+			if err != nil || len(names) > 0 {
+				break
+			}
+			for _, path := range found {
+				remove[path] = true
+			}
 		}
-		if err != nil {
-			return files, bytes, err
-		}
-		files, bytes = files+1, bytes+info.Size()
 	}
-	return files, bytes, nil
+	for _, path := range slices.Sorted(maps.Keys(remove)) {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, File{path, info.Size()})
+	}
+	return files, nil
 }
 
 // Prune removes archived runs.

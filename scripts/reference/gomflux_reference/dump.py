@@ -393,6 +393,8 @@ def observe_pipeline(
     for name, part in parts.items():
         record.watch(name, part, name in family.stepped, adapters.inside(part))
         checks.watch(name, part)
+    if record.debugger:
+        record.debugger.session.watched_all()
     return tokens
 
 

@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from . import debugger
+from .debugger.breakpoints import matches
 from .files import MEMORY
 
 INNER = ("q", "k", "v", "q.unrotated", "k.unrotated", "weights", "entropy")
@@ -65,7 +66,7 @@ def still(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Taps:
-    """Globs of names; one that starts with `!` takes names out.
+    """Globs of names; one that starts with `!` takes names out. One without `@` and `#` means all steps and calls.
 
     An inner value is meant only by a glob that has a point of its own after its last colon (`*:q`, `*:[qkv]*`), the
     costly ones only by one that spells them (`*:entropy`).
@@ -77,15 +78,12 @@ class Taps:
         self.inner = [(name, point) for name, colon, point in (g.rpartition(":") for g in self.wanted) if colon]
 
     def __contains__(self, name: str) -> bool:
-        def matches(globs):
-            return any(fnmatch.fnmatchcase(name, g) for g in globs)
-
         base, _, point = name.rpartition(":")
         if point in INNER:
-            wanted = any(self._means(p, point) and fnmatch.fnmatchcase(base, b) for b, p in self.inner)
+            wanted = any(self._means(p, point) and matches(b, base) for b, p in self.inner)
         else:
-            wanted = matches(self.wanted)
-        return wanted and not matches(self.unwanted)
+            wanted = any(matches(g, name) for g in self.wanted)
+        return wanted and not any(matches(g, name) for g in self.unwanted)
 
     @staticmethod
     def _means(glob: str, point: str) -> bool:

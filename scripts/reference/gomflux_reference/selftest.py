@@ -395,7 +395,7 @@ def saved_debug(scratch: Path, root: Path):
 def statistics(scratch: Path, root: Path):
     """Lines of statistics are those of the tensors, and need none; checkpoint files likewise."""
     taps = ["transformer.layers.0*@0*", "!*feed_forward*"]
-    record(root, scratch / "both", taps, stats=[*taps, "latents*", "prompt.embeds"])
+    record(root, scratch / "both", taps, stats=[*taps, "latents", "latents.init", "prompt.embeds"])
     d, lines = Dump(scratch / "both"), stats_of(scratch / "both")
     assert d.settings["stats"] == len(lines) and set(taps) <= set(d.settings["stats_globs"])
     assert {line["name"] for line in lines if line["class"]} == {n for n in d.names() if n.startswith("transformer")}

@@ -10,16 +10,21 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 )
 
+// AddDryRun adds the flag that only lists what a command would remove or end.
+func AddDryRun(cmd *cobra.Command, dry *bool) {
+	cmd.Flags().BoolVar(dry, "dry-run", false, "only list what would be done")
+}
+
 // AddYes adds the flag of commands that ask before they remove something.
 func AddYes(cmd *cobra.Command, yes *bool, short string) {
 	cmd.Flags().BoolVarP(yes, "yes", short, false, "do not ask")
 }
 
-// Confirm asks before something is removed.
-func Confirm(ctx context.Context, stdin io.Reader, out *ui.Output, what string) (bool, error) {
-	ok, err := out.Confirm(ctx, stdin, "remove "+what)
+// Confirm asks before something is removed or ended, as the verb says.
+func Confirm(ctx context.Context, stdin io.Reader, out *ui.Output, verb, what string) (bool, error) {
+	ok, err := out.Confirm(ctx, stdin, verb+" "+what)
 	if errors.Is(err, ui.ErrNoTerminal) {
-		return false, UsageErrorf("this removes %s: give --yes", what)
+		return false, UsageErrorf("this %ss %s: give --yes", verb, what)
 	}
 	return ok, err
 }

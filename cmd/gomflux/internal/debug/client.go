@@ -33,6 +33,9 @@ EXIT STATUS
 // Errors of commands that wait for the run, after its status is printed.
 var (
 	errRunFailed  = errors.New("the run has failed (gomflux debug log prints its output)")
+	errImpossible = errors.New("the model is loaded, and no tensor of the run can match this breakpoint " +
+		"(gomflux debug break sets another, gomflux debug continue begins the run)")
+	errTerminated = errors.New("the run was terminated")
 	errRunKilled  = errors.New("the session's process was killed")
 	errNotStopped = errors.New("the run has not stopped within --max-wait (gomflux debug continue waits again)")
 )
@@ -49,7 +52,7 @@ type sessionFlags struct {
 func (d *sessionFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&d.session, "session", "", "`name` of the session (default: the only one of gomflux)")
+	f.StringVar(&d.session, "session", "", "`name` of the session (default: the only one of this folder)")
 	d.AddJSON(f, "a JSON object")
 	cmd.RegisterFlagCompletionFunc("session", completeSessions)
 }
@@ -71,7 +74,7 @@ func (d *sessionFlags) choose() (*protocol.Folder, protocol.Status, error) {
 	if err != nil {
 		return nil, protocol.Status{}, cli.Coded(cli.ExitUsage, err)
 	}
-	s, err := folder.Choose(d.session, runs.Gomflux)
+	s, err := folder.Choose(d.session, runs.Gomflux, protocol.WorkingFolder())
 	return folder, s, cli.Coded(cli.ExitUsage, err)
 }
 
@@ -137,8 +140,8 @@ on.
 ` + resumeJSON
 	resumeJSON = `
 With --json it prints the status of the session: session, side, state, progress,
-stop, error, exit_code, command, pid, began, run, trace, output, last (tensors
-that passed), watched, never_hit and timed_out.
+stop, error, exit_code, command, pid, folder, began, run, trace, output, last
+(tensors that passed), watched, never_hit and timed_out.
 ` + debugStatus
 )
 
@@ -216,6 +219,10 @@ func printProgress(out *ui.Output, s protocol.Status) error {
 		return errRunFailed
 	case s.State == protocol.Killed:
 		return errRunKilled
+	case s.State == protocol.Terminated:
+		return errTerminated
+	case s.State == protocol.Starting && len(s.NeverHit) > 0:
+		return cli.Coded(cli.ExitUsage, errImpossible)
 	case s.TimedOut:
 		return cli.Coded(cli.ExitTimeout, errNotStopped)
 	}

@@ -16,9 +16,9 @@ import (
 )
 
 const debugMCPHelp = `Mcp offers the debugger to a coding assistant: the commands of gomflux debug,
-and those of gomflux tensors and gomflux parity that look into runs, as tools of
-a server for the Model Context Protocol on standard input and output. The
-assistant starts it. Most have a file in which it is registered:
+gomflux parity and gomflux inspect, and those of gomflux tensors that look into
+runs, as tools of a server for the Model Context Protocol on standard input and
+output. The assistant starts it. Most have a file in which it is registered:
 
   {
     "mcpServers": {
@@ -31,10 +31,11 @@ assistant starts it. Most have a file in which it is registered:
 
 A tool is named after its command: debug_break, tensors_list, parity_run. Its
 arguments are the flags of the command, with _ for -, and the other arguments by
-name. It runs the command with --json in a process of its own, in the folder in
-which the server was started, and returns what that prints, as text and as
-structured content. If the command fails without a result, the tool reports an
-error: the message, and the exit code, which is also in _meta as exit_code.
+name. It runs the command, which cannot take --json, in a process of its own, in
+the folder in which the server was started, and returns the text that it prints:
+the verdict of a comparison first, and at most 20 kB. If the command fails
+without a result, the tool reports an error: the message, and the exit code,
+which is also in _meta as exit_code.
 
 A request that the assistant cancels ends as with Ctrl-C: a session lives on.
 The server ends when its standard input is closed, which cancels requests after

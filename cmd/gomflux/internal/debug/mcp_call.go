@@ -6,17 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
-	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/internal/quote"
 )
 
@@ -38,7 +37,7 @@ func (a *assistantTool) commandLine(arguments json.RawMessage) ([]string, error)
 			return nil, fmt.Errorf("unknown argument %s (%s)", quote.Printable(name), strings.Join(schema.PropertyOrder, ", "))
 		}
 	}
-	line := append(strings.Fields(a.command), "--json")
+	line := strings.Fields(a.command)
 	for _, f := range a.flags {
 		words, err := valuesOf(given, f.property, schema.Properties[f.property].Type)
 		if err != nil {
@@ -117,53 +116,66 @@ func (a *assistantTool) call(ctx context.Context, arguments json.RawMessage) (*m
 	if err != nil && !errors.As(err, &exit) {
 		return failedCall(fmt.Sprintf("%s: %v", a.command, err), cli.ExitFailure), nil
 	}
-	return callResult(stdout.Bytes(), stderr.String(), process.ProcessState.ExitCode()), nil
+	return callResult(stdout.String(), stderr.String(), process.ProcessState.ExitCode(), a.last), nil
 }
 
-// callResult makes the result of a call from what the command has printed. A command that printed a
-// result has not failed as a tool, even if its exit code reports a difference or a failed run.
-func callResult(stdout []byte, stderr string, code int) *mcp.CallToolResult {
+// mostAnswer and mostMessage are the sizes of a call's answer, and of what is in it of standard error, in bytes.
+const (
+	mostAnswer  = 20_000
+	mostMessage = 2_000
+)
+
+// callResult makes the result of a call from what the command has printed, the verdict first. A command
+// that printed a result has not failed as a tool, even if its exit code reports a difference or a failed run.
+func callResult(stdout, stderr string, code int, last bool) *mcp.CallToolResult {
 	message := strings.TrimSpace(strings.ReplaceAll("\n"+stderr, "\ngomflux: ", "\n"))
-	result, isJSON := structured(stdout)
-	if code != 0 && len(bytes.TrimSpace(stdout)) == 0 {
+	message = shortened(message, mostMessage, true)
+	text := strings.TrimSpace(stdout)
+	if code != 0 && text == "" {
 		return failedCall(message, code)
 	}
-	r := &mcp.CallToolResult{Meta: mcp.Meta{"exit_code": code}}
-	if isJSON {
-		r.StructuredContent = result
-	}
-	r.Content = []mcp.Content{&mcp.TextContent{Text: string(bytes.TrimSpace(stdout))}}
 	if code != 0 {
 		message = withCode(message, code)
 	}
+	text = shortened(verdictFirst(text), mostAnswer-len(message), last)
 	if message != "" {
-		r.Content = append(r.Content, &mcp.TextContent{Text: message})
+		text = strings.TrimSpace(text + "\n\n" + message)
 	}
-	return r
+	return &mcp.CallToolResult{Meta: mcp.Meta{"exit_code": code}, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
-// structured returns the JSON object that a command has printed; several are in a list, results.
-func structured(stdout []byte) (json.RawMessage, bool) {
-	var all []json.RawMessage
-	for d := json.NewDecoder(bytes.NewReader(stdout)); ; {
-		var v json.RawMessage
-		err := d.Decode(&v)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil || v[0] != '{' {
-			return nil, false
-		}
-		all = append(all, v)
+// verdictLine is the line with which the verdict of a comparison begins.
+var verdictLine = regexp.MustCompile(`(?m)^(PASS|FAIL): `)
+
+// verdictFirst puts a verdict, which ends a report, before the report.
+func verdictFirst(text string) string {
+	all := verdictLine.FindAllStringIndex(text, -1)
+	if len(all) == 0 || all[len(all)-1][0] == 0 {
+		return text
 	}
-	switch len(all) {
-	case 0:
-		return nil, false
-	case 1:
-		return all[0], true
+	at := all[len(all)-1][0]
+	return text[at:] + "\n\n" + strings.TrimSpace(text[:at])
+}
+
+// shortened leaves out lines of a text that is too long: the first ones if the last matter, or else the last.
+func shortened(text string, most int, last bool) string {
+	if len(text) <= most {
+		return text
 	}
-	list, err := plainjson.Marshal(map[string]any{"results": all}, "")
-	return list, err == nil
+	const note = "... %d bytes are left out (arguments that name fewer tensors or lines make the answer shorter)"
+	room := most - len(note) - 10
+	if last {
+		from := len(text) - room
+		if i := strings.IndexByte(text[from:], '\n'); i >= 0 {
+			from += i + 1
+		}
+		return fmt.Sprintf(note+"\n", from) + strings.ToValidUTF8(text[from:], "")
+	}
+	to := max(strings.LastIndexByte(text[:room], '\n'), 0)
+	if to == 0 {
+		to = room
+	}
+	return strings.ToValidUTF8(text[:to], "") + fmt.Sprintf("\n"+note, len(text)-to)
 }
 
 func failedCall(message string, code int) *mcp.CallToolResult {

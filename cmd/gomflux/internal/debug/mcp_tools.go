@@ -14,26 +14,24 @@ import (
 
 // assistantInstructions tell an assistant which tool answers which question.
 const assistantInstructions = `gomflux generates images; these tools find out where its numbers differ from a reference such as
-diffusers, and where they go wrong. Names of files are relative to the folder in which this server
-was started. Tensors have names such as transformer.layers.3.attention@0#1 (step 0, call 1); globs
-match them.
+diffusers, and where they go wrong. Each runs a command of gomflux (debug_break is gomflux debug break)
+and answers with its text. Names of files are relative to the folder in which this server was started.
+Tensors have names such as transformer.layers.3.attention@0#1 (step 0, call 1); globs match them.
 
-Which module is wrong? parity_run with the folder of a reference's run: the verdict names it.
-Two recorded runs, nothing to compute again: parity_diff. Two tensors or files: tensors_diff.
-What was saved, and which values does it have? tensors_runs, tensors_list, tensors_info, tensors_show.
-Where does the first NaN or infinite value come from in a run that recorded statistics
-(generate --debug-stats '*')? tensors_ranges.
-The same in a live run: debug_start, then debug_break with the glob '*' and the condition
-"not out.isfinite().all()", then debug_continue.
-Stop where a replay differs from the reference: debug_start with the command
-["parity", "run", FOLDER], debug_break with differs, debug_continue; debug_accept goes on with the
-reference's tensor, so that the next fault shows.
-At a stop: debug_location (module, step, Go source line), debug_vars (inputs, output, parameters;
-weights for their statistics), debug_eval (Starlark: out, inp["0"], w["weight"], compare(a, b)).
+Which module is wrong? parity_run with the folder of a reference's run: the answer begins with the
+verdict. If the run lacks inner tensors, parity_bisect; without a recorded run, parity_live.
+Stop there: debug_start with the command ["parity", "run", FOLDER], debug_break with differs,
+debug_continue; debug_accept goes on with the reference's tensor, so that the next fault shows.
+At a stop: debug_location (module, step, Go source line), debug_vars (inputs, output, parameters),
+debug_eval (Starlark: out, want, inp["0"], w["weight"], load("NAME"), compare(a, b)).
 Does a change repair it? debug_set puts a tensor in the output's place; debug_continue.
+Two recorded runs: parity_diff, tensors_ranges. Two tensors or files: tensors_diff. Two images:
+parity_image. Weights: inspect. Rounding in low precision: parity_run with precise, parity_precision.
+The first NaN: tensors_ranges of a run with generate --debug-stats '*', or debug_break with the glob
+'*' and the condition "not out.isfinite().all()".
 
 A session lives on after its tool calls and after this server: debug_terminate ends it. A wait that
-is over (timed_out) is no failure: call debug_continue again.`
+is over (exit code 124) is no failure: call debug_continue again.`
 
 // An assistantTool is a command that debug mcp offers as a tool.
 type assistantTool struct {
@@ -42,6 +40,7 @@ type assistantTool struct {
 	args        []positional
 	without     []string // flags that are no arguments
 	effect      effect
+	last        bool   // the end of a long answer matters, not its beginning
 	description string // of the command
 	flags       []toolFlag
 }
@@ -90,14 +89,13 @@ func assistantTools() []assistantTool {
 			args: []positional{{name: "number", usage: "number of the breakpoint or watch", required: true, kind: "integer"}}},
 		{command: "debug clear", effect: replaces, when: "Use it before the run is to go on to its end."},
 		{command: "debug continue", effect: adds,
-			when: "Use it to begin the run and after each stop. It waits until the next stop; timed_out means call it again."},
+			when: "Use it to begin the run and after each stop. It waits until the next stop; exit code 124 means call it again."},
 		{command: "debug next", effect: adds, when: "Use it to go through the tensors of a module one by one."},
 		{command: "debug out", effect: adds, when: "Use it to see the output of the module that contains this one."},
 		{command: "debug step", effect: adds, when: "Use it to get to the first tensor of the next denoising step."},
 		{command: "debug accept", effect: adds, when: "Use it in a replay after a stop that differs, to find the next fault."},
 		{command: "debug location", when: "Use it at a stop: which module, which step, and which line of Go."},
 		{command: "debug vars",
-
 			when: "Use it at a stop: shapes, ranges and NaN of inputs, output and inner values; which weights the module has."},
 		{command: "debug eval", effect: adds,
 			args: []positional{{name: "source", required: true, usage: "the expression, or a program of several lines"}},
@@ -113,12 +111,12 @@ func assistantTools() []assistantTool {
 			when: "Use it at a stop to test whether the rest of the run is right with another tensor.",
 			args: []positional{{name: "source", usage: "FILE[:KEY][@dtype], or the name of a saved tensor", required: true}}},
 		{command: "debug status", when: "Use it to see where a session is, without waiting; or how it ended."},
-		{command: "debug log", when: "Use it when a run has failed, or to see its warnings."},
-		{command: "debug sessions", effect: adds, when: "Use it if several sessions may be there. Ended ones are listed once."},
+		{command: "debug log", last: true, when: "Use it when a run has failed, or to see its warnings."},
+		{command: "debug sessions", effect: adds, when: "Use it if several sessions may be there."},
 		{command: "debug terminate", effect: replaces,
 			when: "Use it when the questions are answered: a stopped run keeps its memory."},
 		{command: "debug clean", effect: replaces, when: "Use it to forget ended sessions."},
-		{command: "debug trace",
+		{command: "debug trace", last: true,
 			when: "Use it afterwards: every command, stop and result of a session, also of one that was killed."},
 
 		{command: "tensors list", when: "Use it to see which tensors were saved, by generate --debug-save or debug_save.",
@@ -144,6 +142,20 @@ func assistantTools() []assistantTool {
 			args: []positional{
 				{name: "run", usage: "folder of a run", required: true},
 				{name: "reference", usage: "folder of the reference's run", required: true}}},
+		{command: "parity bisect", without: []string{"html"},
+			when: "Use it if the run lacks the tensors that name a module, as parity_run says. It runs the reference again, for minutes.",
+			args: []positional{{name: "run", usage: "folder of the reference's run, with settings.json", required: true}}},
+		{command: "parity live", without: []string{"html"},
+			when: "Use it without a recorded run: it runs the reference and compares while both run."},
+		{command: "parity image", when: "Use it for two images of one size.",
+			args: []positional{
+				{name: "image", usage: "file of an image", required: true},
+				{name: "reference", usage: "what it is compared with", required: true}}},
+		{command: "parity precision",
+			when: "Use it to find the modules that low precision or quantized weights must leave out.",
+			args: []positional{{name: "run", usage: "folder of a run, of either side", required: true}}},
+		{command: "inspect", when: "Use it for a model's weights: shapes, dtypes, missing, constant, unused or different ones.",
+			args: []positional{{name: "model", usage: "name or folder of a model", required: true}}},
 	}
 }
 

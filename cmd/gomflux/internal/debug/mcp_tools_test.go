@@ -12,13 +12,14 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/models"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/parity"
 )
 
 // newTestRoot returns a command with those that are offered as tools.
 func newTestRoot() *cobra.Command {
 	root := &cobra.Command{Use: "gomflux"}
-	root.AddCommand(NewCommand(newTestRoot), parity.NewCommand(), parity.NewTensorsCommand())
+	root.AddCommand(NewCommand(newTestRoot), parity.NewCommand(), parity.NewTensorsCommand(), models.NewInspectCommand())
 	return root
 }
 
@@ -40,7 +41,7 @@ func TestAssistantTools(t *testing.T) {
 		}
 		cmd, _, _ := root.Find(strings.Fields(a.command))
 		_, positionals, _ := strings.Cut(cmd.Use, " ")
-		if (positionals == "") != (len(a.args) == 0) {
+		if (positionals == "" || positionals[0] == '-') != (len(a.args) == 0) {
 			t.Errorf("%s has the arguments %v, the command %q", a.name(), a.args, positionals)
 		}
 		if !strings.HasPrefix(tool.Description, cmd.Short+". ") || a.when == "" {
@@ -70,7 +71,7 @@ func TestAssistantTools(t *testing.T) {
 		}
 	}
 	for word := range strings.FieldsFuncSeq(assistantInstructions, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
-		if strings.Contains(word, "_") && word != "timed_out" && tools[word] == nil {
+		if strings.Contains(word, "_") && tools[word] == nil {
 			t.Errorf("the instructions name %s", word)
 		}
 	}
@@ -80,12 +81,12 @@ func TestAssistantTools(t *testing.T) {
 func TestAssistantArguments(t *testing.T) {
 	root := newTestRoot()
 	for _, c := range []struct{ tool, arguments, want string }{
-		{"debug_break", `{"glob":"-x*","step":3,"once":true,"if":"a b"}`, "debug break --json --step=3 --if=a b --once=true -- -x*"},
-		{"debug_break", `{"differs":true,"glob":null,"hit":"2"}`, "debug break --json --hit=2 --differs=true --"},
+		{"debug_break", `{"glob":"-x*","step":3,"once":true,"if":"a b"}`, "debug break --step=3 --if=a b --once=true -- -x*"},
+		{"debug_break", `{"differs":true,"glob":null,"hit":"2"}`, "debug break --hit=2 --differs=true --"},
 		{"debug_start", `{"command":["generate","--json"],"break":["a","b"],"max_wait":0.5}`,
-			"debug start --json --break=a --break=b --max-wait=0.5 -- generate --json"},
-		{"tensors_diff", `{"reference":"b","tensor":"a"}`, "tensors diff --json -- a b"},
-		{"debug_vars", ``, "debug vars --json --"},
+			"debug start --break=a --break=b --max-wait=0.5 -- generate --json"},
+		{"tensors_diff", `{"reference":"b","tensor":"a"}`, "tensors diff -- a b"},
+		{"debug_vars", ``, "debug vars --"},
 		{"debug_vars", `[]`, "the arguments are no JSON object: "},
 		{"debug_vars", `{"json":true}`, "unknown argument json (session, weights)"},
 		{"debug_watch", `{}`, "the argument glob is missing: pattern of tensors' names"},
@@ -147,7 +148,7 @@ func FuzzAssistantArguments(f *testing.F) {
 		if at < 0 || len(line)-at > 2 {
 			t.Fatalf("%s makes %q", arguments, line)
 		}
-		for _, word := range line[3:at] {
+		for _, word := range line[2:at] {
 			name, _, ok := strings.Cut(strings.TrimPrefix(word, "--"), "=")
 			if !ok || !slices.ContainsFunc(tool.flags, func(f toolFlag) bool { return f.flag.Name == name }) {
 				t.Errorf("%s makes the flag %q", arguments, word)

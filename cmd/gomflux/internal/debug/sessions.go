@@ -3,24 +3,55 @@ package debug
 import (
 	"context"
 	"errors"
+	"io"
+	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/record"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/debugger"
 	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
-const debugSessionsHelp = `Sessions lists the debugging sessions of gomflux and of the reference that live,
-and those that have ended since the last time. It notices sessions whose process
-was killed, and removes their sockets and locks.
+const debugSessionsHelp = `Sessions lists the debugging sessions of gomflux and of the reference that were
+started in this folder or in one above it, or with --user all of the user's.
+Those that have ended are listed, and their logs can be read, until gomflux
+debug clean removes them. Sessions notices those whose process was killed, and
+removes their sockets and locks.
 
 With --json it prints one object: sessions, a list of session, side, state,
-progress, stop, error, exit_code, command, pid, began, run, trace and output.
+progress, stop, error, exit_code, command, pid, folder, began, run, trace and
+output.
 ` + sessionStatus
+
+// A scope is whose sessions a command about several is for.
+type scope struct{ user bool }
+
+func (c *scope) add(cmd *cobra.Command, usage string) {
+	cmd.Flags().BoolVar(&c.user, "user", false, usage)
+}
+
+// sessions returns the sessions of this folder, or of the user. The error may be about some of them.
+func (c *scope) sessions() (*protocol.Folder, []protocol.Status, error) {
+	folder, err := protocol.OpenFolder()
+	if err != nil {
+		return nil, nil, cli.Coded(cli.ExitUsage, err)
+	}
+	all, err := folder.Sessions()
+	if !c.user {
+		here := protocol.WorkingFolder()
+		all = slices.DeleteFunc(all, func(s protocol.Status) bool { return !s.In(here) })
+	}
+	return folder, all, err
+}
 
 func newDebugSessionsCommand() *cobra.Command {
 	var o cli.OutputFlags
+	var which scope
 	cmd := &cobra.Command{
 		Use:     "sessions",
 		Short:   "List sessions",
@@ -28,32 +59,30 @@ func newDebugSessionsCommand() *cobra.Command {
 		Example: `  gomflux debug sessions --json | jq -r '.sessions[] | select(.state == "stopped") | .session'`,
 		Args:    cli.NoArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			folder, err := protocol.OpenFolder()
-			if err != nil {
-				return cli.Coded(cli.ExitUsage, err)
+			folder, all, err := which.sessions()
+			if folder == nil {
+				return err
 			}
-			all, err := folder.Sessions()
 			if printErr := o.Out(cmd).Result(sessionList{all}); printErr != nil {
-				return printErr // they are listed again the next time
-			}
-			if err == nil {
-				err = folder.Forget(all)
+				return printErr
 			}
 			return cli.ComplainAll(o.Out(cmd), err)
 		},
 	}
+	which.add(cmd, "list the sessions of all folders")
 	o.AddJSON(cmd.Flags(), "a JSON object")
 	return cmd
 }
 
 const debugStatusHelp = `Status describes the session: whether it is starting, loading the model,
-running, stopped, finished, failed or killed; where it is stopped; the error and
-the last lines of the output, if it has failed; breakpoints that no tensor has
-matched, at the end; the command, and the files with its output and its trace.
+running, stopped, finished, failed, terminated or killed; where it is stopped;
+the error and the last lines of the output, if it has failed; breakpoints that
+no tensor has matched, at the end; the command, and the files with its output
+and its trace.
 
 With --json it prints one object: session, side, state, progress, stop, error,
-exit_code, command, pid, began, run, trace, output, last (tensors that passed),
-watched and never_hit.
+exit_code, command, pid, folder, began, run, trace, output, last (tensors that
+passed), watched and never_hit.
 ` + sessionStatus
 
 func newDebugStatusCommand() *cobra.Command {
@@ -128,34 +157,92 @@ func runLines(ctx context.Context, d *sessionFlags, n int) ([]string, error) {
 	return lines.Lines, debugError(err)
 }
 
-const debugCleanHelp = `Clean removes what sessions that have ended left in the folder of sockets, which
-is in $XDG_RUNTIME_DIR or in the temporary folder: how they ended, and of killed
-ones the socket and the lock. It does not touch sessions that live, and no
-traces.
+const debugCleanHelp = `Clean removes what sessions of this folder that have ended left: how they ended,
+their traces and what their runs printed; and such files in logs/traces that no
+session knows any more. With --user it does so for the sessions of all folders.
+It does not touch sessions that live, and no saved tensors (gomflux tensors
+clear removes those).
 
-With --json it prints one object: removed, a list of the sessions.
+It asks first, and names the size. Without a terminal to ask on, --yes is
+required. --dry-run only lists what would be removed.
+
+With --json it prints one object: removed, a list of the sessions, files (a
+number) and bytes.
 ` + sessionStatus
 
+// debugCleanOptions are the flags of gomflux debug clean.
+type debugCleanOptions struct {
+	record.TreeFlags
+	scope
+	dry, yes bool
+}
+
 func newDebugCleanCommand() *cobra.Command {
-	var o cli.OutputFlags
+	o := &debugCleanOptions{}
 	cmd := &cobra.Command{
-		Use:     "clean",
-		Short:   "Remove what ended sessions have left",
-		Long:    debugCleanHelp,
-		Example: `  gomflux debug clean`,
-		Args:    cli.NoArgs(" (gomflux debug terminate ends a session)"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			folder, err := protocol.OpenFolder()
-			if err != nil {
-				return cli.Coded(cli.ExitUsage, err)
-			}
-			removed, err := folder.Clean()
-			if printErr := o.Out(cmd).Result(cleanedSessions{removed}); printErr != nil {
-				return printErr
-			}
-			return cli.ComplainAll(o.Out(cmd), err)
-		},
+		Use:   "clean",
+		Short: "Remove what ended sessions have left",
+		Long:  debugCleanHelp,
+		Example: `  gomflux debug clean --dry-run
+  gomflux debug clean --yes`,
+		Args: cli.NoArgs(" (gomflux debug terminate ends a session)"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.clean(cmd.Context(), cmd.InOrStdin(), o.Out(cmd)) },
 	}
-	o.AddJSON(cmd.Flags(), "a JSON object")
+	o.Add(cmd)
+	o.scope.add(cmd, "of the sessions of all folders")
+	cli.AddDryRun(cmd, &o.dry)
+	cli.AddYes(cmd, &o.yes, "")
 	return cmd
+}
+
+func (o *debugCleanOptions) clean(ctx context.Context, stdin io.Reader, out *ui.Output) error {
+	tree, err := o.Open()
+	if err != nil {
+		return err
+	}
+	folder, all, problems := o.sessions()
+	if folder == nil {
+		return problems
+	}
+	every, err := folder.Sessions() // those that live, and those of other folders, keep their files
+	if err != nil {
+		return err
+	}
+	c := cleanedSessions{Removed: []protocol.Status{}, DryRun: o.dry}
+	for _, s := range all {
+		if s.Ended() {
+			c.Removed = append(c.Removed, s)
+		}
+	}
+	isRemoved := func(s protocol.Status) bool {
+		return slices.ContainsFunc(c.Removed, func(r protocol.Status) bool { return r.Session == s.Session })
+	}
+	files, err := protocol.Old(tree, every)
+	if err != nil {
+		return err
+	}
+	for _, s := range slices.DeleteFunc(every, func(s protocol.Status) bool { return !isRemoved(s) }) {
+		for _, path := range []string{s.Trace, s.Output} {
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && protocol.IsSessionFile(path) {
+				files = append(files, runs.File{Path: path, Size: info.Size()})
+			}
+		}
+	}
+	for _, f := range files {
+		c.Files, c.Bytes = c.Files+1, c.Bytes+f.Size
+	}
+	if !o.dry && c.Files+len(c.Removed) > 0 {
+		if !o.yes {
+			ok, err := cli.Confirm(ctx, stdin, out, "remove", c.what())
+			if err != nil || !ok {
+				return err
+			}
+		}
+		_, _, err := runs.RemoveFiles(files)
+		problems = errors.Join(problems, err, folder.Forget(c.Removed))
+	}
+	if err := out.Result(c); err != nil {
+		return err
+	}
+	return cli.ComplainAll(out, problems)
 }

@@ -37,7 +37,8 @@ name of a session is needed only if there are several; the default is the first
 free number.
 
 With --json it prints the status of the session: session, side, state, progress,
-stop, error, exit_code, command, pid, began, run, trace, output and last.
+stop, error, exit_code, command, pid, folder, began, run, trace, output and
+last.
 ` + debugStatus
 
 // debugStartOptions are the flags of gomflux debug start.

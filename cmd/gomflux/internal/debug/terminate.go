@@ -3,6 +3,9 @@ package debug
 import (
 	"context"
 	"errors"
+	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +20,10 @@ const debugTerminateHelp = `Terminate ends the run of the session, stopped or ru
 the run has saved stays, and so does the trace. A run that does not end by
 itself, because MLX cannot abort an evaluation, ends with its process.
 
-With --all it ends all sessions of gomflux, and no other process.
+With --all it ends all sessions of gomflux that were started in this folder or
+in one above it, with --user those of all folders, and no other process. It asks
+first. Without a terminal to ask on, --yes is required. --dry-run only lists
+them.
 
 With --json it prints the last status of the session, or with --all one object:
 sessions, a list of them.
@@ -26,7 +32,8 @@ sessions, a list of them.
 // debugTerminateOptions are the flags of gomflux debug terminate.
 type debugTerminateOptions struct {
 	sessionFlags
-	all bool
+	scope
+	all, dry, yes bool
 }
 
 func newDebugTerminateCommand() *cobra.Command {
@@ -36,14 +43,17 @@ func newDebugTerminateCommand() *cobra.Command {
 		Short: "End the session",
 		Long:  debugTerminateHelp,
 		Example: `  gomflux debug terminate
-  gomflux debug terminate --all`,
+  gomflux debug terminate --all --dry-run`,
 		Args: cli.NoArgs(" (--session names a session)"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.all && o.session != "" {
+			several := o.all || o.user
+			switch {
+			case several && o.session != "":
 				return cli.UsageErrorf("give either --all or --session")
-			}
-			if o.all {
-				return o.terminateAll(cmd.Context(), o.Out(cmd))
+			case several:
+				return o.terminateAll(cmd.Context(), cmd.InOrStdin(), o.Out(cmd))
+			case o.dry || o.yes:
+				return cli.UsageErrorf("--dry-run and --yes have no effect without --all or --user")
 			}
 			folder, s, err := o.choose()
 			if err == nil && s.Ended() {
@@ -58,8 +68,11 @@ func newDebugTerminateCommand() *cobra.Command {
 			return o.Out(cmd).Result(terminated{s})
 		},
 	}
-	o.add(cmd)
-	cmd.Flags().BoolVar(&o.all, "all", false, "end all sessions of gomflux")
+	o.sessionFlags.add(cmd)
+	cmd.Flags().BoolVar(&o.all, "all", false, "end all sessions of this folder")
+	o.scope.add(cmd, "end the sessions of all folders")
+	cli.AddDryRun(cmd, &o.dry)
+	cli.AddYes(cmd, &o.yes, "")
 	return cmd
 }
 
@@ -79,7 +92,7 @@ func terminate(ctx context.Context, folder *protocol.Folder, name string) (s pro
 		return s, debugError(err)
 	}
 	for end := time.Now().Add(terminateWait); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-		last, err := folder.Choose(name, runs.Gomflux)
+		last, err := folder.Choose(name, runs.Gomflux, "")
 		if err != nil { // it is cleaned up already
 			return s, nil
 		}
@@ -93,11 +106,16 @@ func terminate(ctx context.Context, folder *protocol.Folder, name string) (s pro
 // A terminatedList is what terminate --all prints.
 type terminatedList struct {
 	Sessions []protocol.Status `json:"sessions"`
+	DryRun   bool              `json:"-"`
 }
 
 // Text implements ui.Result.
 func (l terminatedList) Text(p *ui.Page) {
 	for _, s := range l.Sessions {
+		if l.DryRun {
+			line(p, "session %s would be terminated: %s", s.Session, commandText(s.Command))
+			continue
+		}
 		terminated{s}.Text(p)
 	}
 	if len(l.Sessions) == 0 {
@@ -105,24 +123,35 @@ func (l terminatedList) Text(p *ui.Page) {
 	}
 }
 
-func (o *debugTerminateOptions) terminateAll(ctx context.Context, out *ui.Output) error {
-	folder, err := protocol.OpenFolder()
-	if err != nil {
-		return cli.Coded(cli.ExitUsage, err)
+func (o *debugTerminateOptions) terminateAll(ctx context.Context, stdin io.Reader, out *ui.Output) error {
+	folder, all, err := o.sessions()
+	if folder == nil {
+		return err
 	}
-	all, err := folder.Sessions()
-	list := terminatedList{[]protocol.Status{}}
+	all = slices.DeleteFunc(all, func(s protocol.Status) bool { return s.Ended() || s.Side != runs.Gomflux })
+	list := terminatedList{Sessions: []protocol.Status{}, DryRun: o.dry}
 	errs := []error{err}
-	for _, s := range all {
-		if s.Ended() || s.Side != runs.Gomflux {
-			continue
+	if o.dry {
+		list.Sessions = all
+	} else if len(all) > 0 {
+		if !o.yes {
+			var names []string
+			for _, s := range all {
+				names = append(names, s.Session)
+			}
+			ok, err := cli.Confirm(ctx, stdin, out, "end", ui.Plural(len(all), "session")+": "+strings.Join(names, ", "))
+			if err != nil || !ok {
+				return err
+			}
 		}
-		last, err := terminate(ctx, folder, s.Session)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		for _, s := range all {
+			last, err := terminate(ctx, folder, s.Session)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			list.Sessions = append(list.Sessions, last)
 		}
-		list.Sessions = append(list.Sessions, last)
 	}
 	if err := out.Result(list); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -34,6 +35,9 @@ type (
 	}
 	cleanedSessions struct {
 		Removed []protocol.Status `json:"removed"`
+		Files   int               `json:"files"`
+		Bytes   int64             `json:"bytes"`
+		DryRun  bool              `json:"-"`
 	}
 )
 
@@ -61,12 +65,14 @@ func (s progressed) Text(p *ui.Page) {
 		line(p, "the run has finished")
 	case s.State == protocol.Failed:
 		line(p, "the run has failed: %s", s.Error)
+	case s.State == protocol.Terminated:
+		line(p, "the run was terminated")
 	case s.State == protocol.Killed:
 		line(p, "session %s: its process was killed", s.Session)
 	default:
 		line(p, "%s", stateText(s.Status))
 	}
-	neverHitText(p, s.NeverHit)
+	neverHitText(p, s.Status)
 }
 
 // stillDoing describes what a run does that has not stopped in time.
@@ -83,7 +89,7 @@ func stillDoing(s protocol.Status) string {
 func stateText(s protocol.Status) string {
 	switch s.State {
 	case protocol.Starting:
-		return notBegun
+		return cmp.Or(s.Progress, notBegun)
 	case protocol.Loading:
 		return cmp.Or(s.Progress, s.State)
 	}
@@ -175,13 +181,17 @@ func pointText(b protocol.Breakpoint) string {
 	return fmt.Sprintf("%s %d: %s", kind, b.Number, strings.Join(parts, ", "))
 }
 
-func neverHitText(p *ui.Page, points []protocol.Breakpoint) {
-	for _, b := range points {
+func neverHitText(p *ui.Page, s protocol.Status) {
+	hit := "was never hit"
+	if !s.Ended() {
+		hit = "names no module or value of the model"
+	}
+	for _, b := range s.NeverHit {
 		near := ""
 		if len(b.Near) > 0 {
 			near = fmt.Sprintf(" (near: %s)", strings.Join(b.Near, ", "))
 		}
-		line(p, "%s was never hit%s", pointText(b), near)
+		line(p, "%s %s%s", pointText(b), hit, near)
 	}
 }
 
@@ -339,16 +349,28 @@ func commandText(words []string) string {
 
 // Text implements ui.Result.
 func (c cleanedSessions) Text(p *ui.Page) {
-	for _, s := range c.Removed {
-		line(p, "session %s (%s) is removed", s.Session, s.State)
+	is := "is"
+	if c.DryRun {
+		is = "would be"
 	}
-	if len(c.Removed) == 0 {
+	for _, s := range c.Removed {
+		line(p, "session %s (%s) %s removed", s.Session, s.State, is)
+	}
+	if c.Files > 0 {
+		line(p, "%s of traces and logs, %s", ui.Plural(c.Files, "file"), units.Bytes(c.Bytes))
+	}
+	if len(c.Removed) == 0 && c.Files == 0 {
 		line(p, "nothing to remove")
 	}
 }
 
-// shownOutput is the number of lines of a failed run's output that are printed.
-const shownOutput = 5
+// what names what is to be removed.
+func (c cleanedSessions) what() string {
+	return fmt.Sprintf("%s, with %s of traces and logs (%s)",
+		ui.Plural(len(c.Removed), "ended session"), ui.Plural(c.Files, "file"), units.Bytes(c.Bytes))
+}
+
+const shownOutput = 5 // lines of a failed run's output
 
 // Text implements ui.Result.
 func (s sessionState) Text(p *ui.Page) {
@@ -367,7 +389,7 @@ func (s sessionState) Text(p *ui.Page) {
 			line(p, "    %s", text)
 		}
 	}
-	neverHitText(p, s.NeverHit)
+	neverHitText(p, s.Status)
 	for _, field := range []struct{ name, value string }{
 		{"command", commandText(s.Command)}, {"output", s.Output}, {"trace", s.Trace}, {"run", s.Run},
 	} {

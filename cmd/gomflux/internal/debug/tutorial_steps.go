@@ -197,7 +197,7 @@ func runTutorial(ctx context.Context, out *ui.Output) (err error) {
 	}
 	t := &tutorialRun{dir: dir}
 	defer func() {
-		_, endErr := t.command(context.WithoutCancel(ctx), []string{"terminate", "--all"})
+		_, endErr := t.command(context.WithoutCancel(ctx), []string{"terminate", "--user", "--yes"})
 		err = errors.Join(err, endErr, os.RemoveAll(dir))
 	}()
 	page := tutorialPage{Total: len(lessons)}

@@ -65,7 +65,7 @@ func removeModel(ctx context.Context, stdin io.Reader, out *ui.Output, name stri
 	}
 	if !yes {
 		question := fmt.Sprintf("%s, %s in %s", quote.Printable(what), units.Bytes(r.Bytes), quote.Printable(catalog.TildePath(r.Folder)))
-		ok, err := cli.Confirm(ctx, stdin, out, question)
+		ok, err := cli.Confirm(ctx, stdin, out, "remove", question)
 		if err != nil || !ok {
 			return err
 		}

@@ -64,6 +64,13 @@ The model is --model or the one that the settings name: a folder relative to the
 run's folder, its parent, or the parent of that. The initial noise is the
 reference's, or drawn as PyTorch does if the run does not have it.
 
+WHAT A RUN DOES NOT SHOW
+A run of large activations is the same with a wrong epsilon, and one of few
+positions nearly the same with a wrong base of the rotary embedding. --blind
+replays a run that passes once more for each such number in the model's configs,
+with ten times the number, and lists those that change nothing beyond the
+tolerances, with what to record instead.
+
 TOLERANCES
 Tolerances depend on device, dtype and stage. For a module by itself on the CPU
 in float32 they are 2e-5 of the largest reference value and a relative L2 error
@@ -94,6 +101,7 @@ type parityRunOptions struct {
 	cli.WeightFlags
 	reportFlags
 	free, isolated bool
+	blind          bool
 	precise        string
 	limit          cli.Optional[float64]
 }
@@ -122,7 +130,7 @@ func newParityRunCommand() *cobra.Command {
 				}
 				return o.runPrecise(cmd.Context(), o.Out(cmd), args[0], p)
 			}
-			return runParity(cmd.Context(), o.Out(cmd), args[0], &o.ModelFlags, &o.reportFlags, p, parity.Replay)
+			return runParity(cmd.Context(), o.Out(cmd), args[0], &o.ModelFlags, &o.reportFlags, p, o.replay)
 		},
 	}
 	f := cmd.Flags()
@@ -130,6 +138,7 @@ func newParityRunCommand() *cobra.Command {
 	addParityModel(f, &o.Model)
 	f.BoolVar(&o.free, "free", false, "make only the reading from the start")
 	f.BoolVar(&o.isolated, "isolated", false, "make only the reading of modules by themselves")
+	f.BoolVar(&o.blind, "blind", false, "also list numbers of the configs that could be wrong without a difference in this run")
 	f.StringVar(&o.precise, "precise", "", "the same run of the reference in float32 (a `folder`): judge by rounding errors")
 	f.Var(&o.limit, "limit", "with --precise: largest rounding error, as a multiple of the reference's (default: 4)")
 	o.reportFlags.add(cmd)
@@ -138,10 +147,21 @@ func newParityRunCommand() *cobra.Command {
 	return cmd
 }
 
+// replay replays the run and, with --blind, finds what it does not show.
+func (o *parityRunOptions) replay(ctx context.Context, run string, p parity.Options) (*report.Report, error) {
+	r, err := parity.Replay(ctx, run, p)
+	if err == nil && o.blind && r.Verdict.OK {
+		r.Blind, err = parity.Blind(ctx, run, p)
+	}
+	return r, err
+}
+
 // validate refuses flags that contradict each other, and returns the options.
 func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, err error) {
 	p.Model = o.Model
 	switch {
+	case o.blind && o.precise != "":
+		return p, cli.UsageErrorf("--blind has no effect with --precise")
 	case o.precise == "" && o.limit.Given():
 		return p, cli.UsageErrorf("--limit has no effect without --precise")
 	case o.precise != "" && o.html != "":

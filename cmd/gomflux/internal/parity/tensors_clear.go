@@ -12,25 +12,29 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/record"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsClearHelp = `Clear removes tensors of the latest run of gomflux: those with the given names,
-or without names all of them. --side selects the reference's run, or both. With
---archive it removes all earlier runs instead, of both sides unless --side is
-given.
+or without names all of them, with the run's traces and checkpoints. --side
+selects the reference's run, or both. With --archive it removes all earlier runs
+instead, of both sides unless --side is given, and the traces and logs of
+debugging sessions that have ended (gomflux debug clean removes these alone).
 
-Without names it asks first. Without a terminal to ask on, --yes is required.
+Without names it asks first, and names the size. Without a terminal to ask on,
+--yes is required. --dry-run only lists what would be removed.
 
-With --json it prints one object: removed (number of files or runs) and bytes.
+With --json it prints one object: removed (number of files or runs), traces
+(number of files of sessions) and bytes.
 ` + cli.ExitStatus
 
 // clearOptions are the flags of gomflux tensors clear.
 type clearOptions struct {
 	record.TreeFlags
-	side         cli.Optional[string]
-	archive, yes bool
+	side              cli.Optional[string]
+	archive, yes, dry bool
 }
 
 func newTensorsClearCommand() *cobra.Command {
@@ -58,6 +62,7 @@ func newTensorsClearCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.Var(&o.side, "side", "whose tensors to remove: gomflux, reference or both")
 	f.BoolVar(&o.archive, "archive", false, "remove the earlier runs")
+	cli.AddDryRun(cmd, &o.dry)
 	cli.AddYes(cmd, &o.yes, "")
 	return cmd
 }
@@ -83,6 +88,7 @@ func (o *clearOptions) sides() []string {
 // A cleared is what tensors clear prints.
 type cleared struct {
 	Removed int   `json:"removed"`
+	Traces  int   `json:"traces,omitempty"`
 	Bytes   int64 `json:"bytes"`
 }
 
@@ -91,48 +97,95 @@ func (cleared) Text(*ui.Page) {}
 
 func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output, tree *runs.Tree, names []string) error {
 	sides := o.sides()
-	var earlier []runs.Archive
-	what := "all tensors of the latest run of " + strings.Join(sides, " and ")
-	if o.archive {
-		all, err := tree.Archived()
-		if err != nil {
-			return err
-		}
-		earlier = slices.DeleteFunc(all, func(a runs.Archive) bool { return !slices.Contains(sides, a.Side) })
-		what = fmt.Sprintf("%d earlier runs in %s", len(earlier), tree.Root)
-	}
 	for _, side := range sides {
 		if !o.archive && tree.Busy(side) {
 			return fmt.Errorf("a run of %s is in progress in %s: its tensors cannot be removed until it ends", side, tree.Root)
 		}
 	}
+	c, err := o.find(tree, sides, names)
+	if err != nil {
+		return notFound(err)
+	}
+	if o.dry {
+		out.Note("would remove %s", c.what)
+		return out.Result(c.cleared)
+	}
 	if len(names) == 0 && !o.yes {
-		ok, err := cli.Confirm(ctx, stdin, out, what)
+		ok, err := cli.Confirm(ctx, stdin, out, "remove", c.what)
 		if err != nil || !ok {
 			return err
 		}
 	}
-	r, err := o.remove(tree, sides, names, earlier)
-	if err != nil {
-		return notFound(err)
+	if err := tree.Prune(c.earlier); err != nil {
+		return err
 	}
-	kind := "files"
-	if o.archive {
-		kind = "runs"
+	if _, _, err := runs.RemoveFiles(c.files); err != nil {
+		return err
 	}
-	out.Note("%d %s removed, %s", r.Removed, kind, units.Bytes(r.Bytes))
-	return out.Result(r)
+	out.Note("%s removed", c.counted())
+	return out.Result(c.cleared)
 }
 
-// remove removes runs with --archive, and tensors otherwise.
-func (o *clearOptions) remove(tree *runs.Tree, sides, names []string, earlier []runs.Archive) (r cleared, err error) {
+// A clearing is what is to be removed: runs with --archive and files.
+type clearing struct {
+	cleared
+	earlier []runs.Archive
+	files   []runs.File
+	what    string // for people
+}
+
+// counted describes it by numbers alone.
+func (c clearing) counted() string {
+	text := ui.Plural(c.Removed, "file")
+	if c.earlier != nil {
+		text = ui.Plural(c.Removed, "run") + " and " + ui.Plural(c.Traces, "file") + " of debugging sessions"
+	}
+	return text + ", " + units.Bytes(c.Bytes)
+}
+
+// find lists what is to be removed.
+func (o *clearOptions) find(tree *runs.Tree, sides, names []string) (c clearing, err error) {
 	if !o.archive {
-		r.Removed, r.Bytes, err = tree.Clear(sides, names)
-		return r, err
+		if c.files, err = tree.Clearable(sides, names); err != nil {
+			return c, err
+		}
+		c.Removed = len(c.files)
+		c.what = "all tensors of the latest run of " + strings.Join(sides, " and ")
+	} else {
+		all, err := tree.Archived()
+		if err != nil {
+			return c, err
+		}
+		c.earlier = append([]runs.Archive{}, all...) // not nil
+		c.earlier = slices.DeleteFunc(c.earlier, func(a runs.Archive) bool { return !slices.Contains(sides, a.Side) })
+		if c.files, err = oldTraces(tree); err != nil {
+			return c, err
+		}
+		c.Removed, c.Traces = len(c.earlier), len(c.files)
+		c.what = "the earlier runs in " + tree.Root
 	}
-	for _, a := range earlier {
-		r.Bytes += a.Size
+	for _, a := range c.earlier {
+		c.Bytes += a.Size
 	}
-	r.Removed = len(earlier)
-	return r, tree.Prune(earlier)
+	for _, f := range c.files {
+		c.Bytes += f.Size
+	}
+	if len(names) > 0 {
+		c.what = strings.Join(names, ", ")
+	}
+	c.what += " (" + c.counted() + ")"
+	return c, nil
+}
+
+// oldTraces lists the files of debugging sessions that have ended.
+func oldTraces(tree *runs.Tree) ([]runs.File, error) {
+	folder, err := protocol.OpenFolder()
+	if err != nil {
+		return nil, cli.Coded(cli.ExitUsage, err)
+	}
+	all, err := folder.Sessions()
+	if err != nil {
+		return nil, err
+	}
+	return protocol.Old(tree, slices.DeleteFunc(all, protocol.Status.Ended))
 }

@@ -59,7 +59,8 @@ func (h *Host) Begin(ctx context.Context, replay bool) error {
 		return cli.Coded(cli.ExitUsage, err)
 	}
 	h.Session, err = debugger.New(debugger.Options{
-		Name: h.reserved.Name, Command: h.Command, PID: os.Getpid(), Output: h.Output, Tree: h.Tree, Replay: replay,
+		Name: h.reserved.Name, Command: h.Command, PID: os.Getpid(), Folder: protocol.WorkingFolder(),
+		Output: h.Output, Tree: h.Tree, Replay: replay,
 		Compare: compareForExpressions,
 		Context: ctx, Terminate: h.terminate, Kill: h.kill,
 	})

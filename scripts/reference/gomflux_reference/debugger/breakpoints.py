@@ -2,10 +2,12 @@
 
 import fnmatch
 import os
+import re
 from dataclasses import dataclass
 
 from .wire import Refused
 
+STEP = re.compile(r"[@#]-?[0-9]+")  # and the call, in a name
 # The fields of a request, with their types.
 FIELDS = {
     "glob": str, "step": int, "call": int, "hit": int, "negative": bool, "if": str, "once": bool, "file": str, "line": int,
@@ -24,22 +26,22 @@ class Breakpoint:
     def at_line(self) -> bool:
         return "file" in self.asked
 
-    def matches(self, name: str, any_step: str, step: int, call: int, negative: bool) -> bool:
+    def matches(self, name: str, step: int, call: int, negative: bool) -> bool:
         asked = self.asked
         if asked.get("step", step) != step or asked.get("call", call) != call:
             return False
-        return negative >= asked.get("negative", False) and matches(asked["glob"], name, any_step)
+        return negative >= asked.get("negative", False) and matches(asked["glob"], name)
 
     def as_json(self) -> dict:
         known = {"number": self.number, **self.asked}
         return known | ({"watch": True} if self.watch else {}) | {"hits": self.hits}
 
 
-def matches(glob: str, name: str, any_step: str) -> bool:
-    """Reports whether a glob matches a tensor. One without a step and a call matches all of them."""
+def matches(glob: str, name: str) -> bool:
+    """Reports whether a glob matches a tensor's name. One without a step and a call matches all of them."""
     if fnmatch.fnmatchcase(name, glob):
         return True
-    return "@" not in glob and "#" not in glob and fnmatch.fnmatchcase(any_step, glob)
+    return "@" not in glob and "#" not in glob and fnmatch.fnmatchcase(STEP.sub("", name), glob)
 
 
 def checked(arguments: dict, watch: bool = False) -> dict:

@@ -22,6 +22,9 @@ TERMINATED = 10  # seconds in which a terminated session ends
 REASONS = {
     "failed": f"the run has failed ({PROG} log prints its output)",
     "killed": "the session's process was killed",
+    "terminated": "the run was terminated",
+    "starting": f"the model is loaded, and no tensor of the run can match this breakpoint ({PROG} break sets another, "
+    f"{PROG} continue begins the run)",
     TIMED_OUT: f"the run has not stopped within --max-wait ({PROG} continue waits again)",
 }
 EXIT = """
@@ -143,11 +146,19 @@ def parser() -> Parser:
     command("status", status, "print the state of a session")
     c = command("log", log, "print what the run has printed")
     c.add_argument("-n", "--lines", type=int, default=0, metavar="N", help="only the last N lines")
-    command("sessions", sessions, "list all sessions, and put those in order whose process is gone", False)
+    c = command("sessions", sessions, "list the sessions of this folder, and put those in order whose process is gone", False)
+    c.add_argument("--user", action="store_true", help="of all folders")
     c = command("terminate", terminate, "end a session and its run")
-    c.add_argument("--all", action="store_true", dest="every", help="all sessions of the reference")
-    command("clean", clean, "forget sessions that have ended", False)
+    c.add_argument("--all", action="store_true", dest="every", help="all sessions of the reference in this folder")
+    several(c)
+    several(command("clean", clean, "remove ended sessions of this folder, with their traces and logs", False))
     return top
+
+
+def several(c):
+    c.add_argument("--user", action="store_true", help="the sessions of all folders")
+    c.add_argument("--dry-run", action="store_true", dest="dry", help="only list what would be done")
+    c.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def tensors(c):
@@ -289,8 +300,10 @@ def resume(command, session, max_wait, until=None):
 
 
 def code_of(status: dict) -> int:
-    if status["state"] in ("failed", "killed"):
+    if status["state"] in ("failed", "killed", "terminated"):
         return 1
+    if status["state"] == "starting" and status.get("never_hit"):
+        return 2
     return TIMED_OUT if status.get("timed_out") else 0
 
 
@@ -336,21 +349,41 @@ def log(session, lines):
     return result, lambda r: "\n".join(r["lines"]), 0
 
 
-def sessions():
-    found = [s if s["state"] in ENDED else answered(s) for s in wire.known().values()]
-    for s in found:
-        if s["state"] in ENDED:
-            wire.forget(s["session"])
+def sessions(user):
+    found = [s if s["state"] in ENDED else answered(s) for s in of_folder(user)]
     return {"sessions": found}, lambda r: text.sessions(r["sessions"]), 0
 
 
-def terminate(session, every):
-    if every and session:
+def of_folder(user: bool) -> list[dict]:
+    """The sessions of both sides, of this folder or of all the user's folders."""
+    return [s for s in wire.known().values() if user or wire.belongs(s)]
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Asks before something is removed or ended, as the question says."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise Refused(f"{question}? Nobody can be asked: give --yes")
+    print(f"{question}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def terminate(session, every, user, dry, yes):
+    several = every or user
+    if several and session:
         raise Refused("--all and --session cannot be combined")
-    if not every:
+    if not several:
+        if dry or yes:
+            raise Refused("--dry-run and --yes have no effect without --all or --user")
         return end(live(session)), text.terminated, 0
-    found = [n for n, s in wire.known().items() if s["state"] not in ENDED and s.get("side") in (wire.SIDE, "")]
-    results = [end(name) for name in found]
+    found = [s for s in of_folder(user) if s["state"] not in ENDED and s.get("side") in (wire.SIDE, "")]
+    names = [s["session"] for s in found]
+    if dry:
+        return {"sessions": found}, lambda _: "\n".join(f"session {n} would be terminated" for n in names) or "no sessions", 0
+    if names and not confirmed(f"end {len(names)} session{'s' * (len(names) > 1)}: {', '.join(names)}", yes):
+        names = []
+    results = [end(name) for name in names]
     return {"sessions": results}, lambda r: "\n".join(map(text.terminated, r["sessions"])) or "no sessions", 0
 
 
@@ -368,8 +401,18 @@ def end(name: str) -> dict:
     return wire.look(name) or result
 
 
-def clean():
-    ended = [s for s in wire.known().values() if s["state"] in ENDED]
-    for s in ended:
-        wire.forget(s["session"])
-    return {"removed": ended}, text.cleaned, 0
+def clean(user, dry, yes):
+    """Removes ended sessions of both sides; gomflux debug clean also removes files that no session knows any more."""
+    ended = [s for s in of_folder(user) if s["state"] in ENDED]
+    files = [Path(s[key]) for s in ended for key in ("trace", "output") if s.get(key)]
+    files = [f for f in files if f.name.startswith("debug_") and f.is_file()]
+    size = sum(f.stat().st_size for f in files)
+    what = f"remove {len(ended)} ended session{'s' * (len(ended) != 1)}, with {len(files)} files ({size / 1000:.0f} kB)"
+    if not dry and ended:
+        if not confirmed(what, yes):
+            ended, files, size = [], [], 0
+        for f in files:
+            f.unlink(missing_ok=True)
+        for s in ended:
+            wire.forget(s["session"])
+    return {"removed": ended, "files": len(files), "bytes": size}, lambda r: text.cleaned(r, dry), 0

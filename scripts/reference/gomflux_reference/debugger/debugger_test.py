@@ -147,6 +147,7 @@ def debug_tensors(scratch: Path, root: Path):
                "break", "transformer.layers.1.attention:q", "--step", 1, "--call", 0, "--hit", 1)  # fmt: skip
         expect("breakpoint 4: transformer.lajers.0", "break", "transformer.lajers.0")
         expect("watch 5: transformer.layers.1, step 1", "watch", "transformer.layers.1", "--step", 1)
+        expect("stopped before the run begins\nbreakpoint 4: transformer.lajers.0 names no module", "continue", code=2)
         expect(r"stopped after text_encoder.layers.0 \(breakpoint 1, hit 1\): float32 \[1, \d+, 24\]", "continue")
         expect("""text_encoder.layers.0 .Qwen3DecoderLayer.
                   outside the denoising loop, call 0
@@ -184,7 +185,6 @@ def debug_tensors(scratch: Path, root: Path):
         assert stopped["variables"]["variables"][0]["stats"]["nan"] == 0 and stopped["around"], stopped
         wait_for_end(wire.folder().parent)
         expect("SESSION +SIDE +STATE +PID +BEGAN +COMMAND\n1 +reference +finished", "sessions")
-        expect("no sessions", "sessions")
         unchanged(scratch, model, request)
 
 
@@ -319,6 +319,14 @@ def debug_installed(scratch: Path, root: Path):
         expect("NAME\nhidden_states +float32", "vars")
         expect("stopped after text_encoder.layers.0.self_attn.q_proj .next.", "next")
         expect("session 1 is terminated", "terminate")
+        expect("""stopped before the run begins
+                  breakpoint 1: transformer.layer.0 names no module or value of the model .near: transformer.layers.0
+                  .*no tensor of the run can match this breakpoint""", "start", "--run", "--break", "transformer.layer.0",
+               "--", "dump", model, scratch / "out", *request, code=2)  # fmt: skip
+        expect("session 2 .reference.: stopped before the run begins", "status")
+        expect("breakpoint 2: transformer.layers.0", "break", "transformer.layers.0")
+        expect("stopped after transformer.layers.0@0 .breakpoint 2", "continue")
+        expect("session 2 is terminated", "terminate")
 
 
 def debug_refused(scratch: Path, root: Path):
@@ -358,7 +366,10 @@ def debug_refused(scratch: Path, root: Path):
         os.kill(wire.read_status("here")["pid"], signal.SIGKILL)
         time.sleep(0.1)
         expect("session here: its process was killed", "continue", "--session", "here", code=1)
-        assert re.search(r"here +reference +killed", debug("sessions")[1])
+        assert re.search(r"1 +reference +terminated.*\nhere +reference +killed", debug("sessions")[1])
+        expect(".*remove 2 ended sessions, with 4 files .*give --yes", "clean", code=2)
+        expect("session 1 .terminated. would be removed", "clean", "--dry-run")
+        expect("session 1 .terminated. is removed\nsession here .killed. is removed\n4 files of traces and logs", "clean", "--yes")
         assert not list(folder.iterdir()), list(folder.iterdir())
         folders(folder, script)
 
@@ -419,10 +430,10 @@ def debug_signals(scratch: Path, root: Path):
         endless, stubborn = scratch / "s" / "endless.py", scratch / "s" / "stubborn.py"
         endless.write_text(ENDLESS)
         stubborn.write_text(STUBBORN)
-        for number, error, code in ((signal.SIGTERM, "terminated", 143), (signal.SIGINT, "interrupted", 130)):
+        for number, error, code in ((signal.SIGTERM, "interrupted", 143), (signal.SIGINT, "interrupted", 130)):
             for stopped in (False, True):
                 place = ["--break", f"{endless}:4"] if stopped else []
-                debug("start", *place, "--", endless)
+                debug("start", "--name", "1", *place, "--", endless)
                 debug("continue", "--max-wait", 10 if stopped else 0.3)
                 os.kill(wire.read_status("1")["pid"], number)
                 until = time.monotonic() + 20  # of a machine that does other things
@@ -433,11 +444,11 @@ def debug_signals(scratch: Path, root: Path):
                 assert [f.name for f in folder.iterdir()] == ["1.json"], number
         ignored = scratch / "s" / "ignored.py"
         ignored.write_text(DESTRUCTOR)
-        debug("start", "--", ignored)
+        debug("start", "--name", "1", "--", ignored)
         debug("continue", "--max-wait", 0.5)
         os.kill(wire.read_status("1")["pid"], signal.SIGINT)
         expect("the run has failed: interrupted", "continue", code=1)
-        debug("start", "--break", f"{endless}:4", "--", endless)
+        debug("start", "--name", "far", "--break", f"{endless}:4", "--", endless)
         debug("continue")
         began = time.monotonic()
         expect(".*the expression takes longer than 5 s", "eval", "while True: pass", code=1)
@@ -447,11 +458,19 @@ def debug_signals(scratch: Path, root: Path):
         expect("breakpoint 2: .*, if nothing > 1", "break", f"{endless}:3", "--if", "nothing > 1")
         expect("""stopped before endless.py:3 .breakpoint 2, hit 1.
                   the condition of breakpoint 2: NameError: name 'nothing' is not defined""", "continue")  # fmt: skip
-        expect("session 1 is terminated", "terminate", "--all")
-        debug("start", "--", stubborn)
+        expect("session far is terminated", "terminate", "--all", "--yes")
+        debug("start", "--name", "far", "--", stubborn)
         debug("continue", "--max-wait", 0.3)
-        expect("session 1 is terminated", "terminate")
-        assert [f.name for f in folder.iterdir()] == ["1.json"]
+        there = os.getcwd()
+        try:
+            os.chdir("/")
+            expect("no sessions", "terminate", "--all")
+            expect(".*no session of this folder .2 of others", "status", code=2)
+            expect("session far would be terminated", "terminate", "--user", "--dry-run")
+        finally:
+            os.chdir(there)
+        expect("session far is terminated", "terminate")
+        expect("session far .reference.: terminated", "status")
 
 
 # Commands that both programs are given, and the words after which only one of them prints more.
@@ -465,6 +484,7 @@ watch transformer.layers.1 --step 0
 break nothing* --negative
 breaks
 status
+continue
 continue
 location
 vars
@@ -498,7 +518,7 @@ continue --max-wait 100
 status
 location
 log
-clean
+clean --yes
 sessions
 """
 
@@ -545,6 +565,8 @@ def normalized(name: str, printed: str) -> str:
         line = re.sub(r"(\]|\)):? +min .*", r"\1 NUMBERS", line)
         line = re.sub(r"-?\d+\.\d+(e[-+]?\d+)?|-?\d+e[-+]?\d+", "NUMBER", line)
         line = re.sub(r"(at|count)=\d+", r"\1=NUMBER", line)
+        if name == "clean":
+            line = re.sub(r"\d+ kB", "NUMBER kB", line)
         if name == "location":
             line = re.sub(r" \(\w+\)", "", line)
         if name in ("next", "step"):  # one of the programs may have a tensor more

@@ -57,7 +57,7 @@ class Ended:
     def unraisable(self, what):
         """Repeats a signal that came where Python ignores exceptions, such as in a destructor."""
         if self.session.ending and isinstance(what.exc_value, (SystemExit, KeyboardInterrupt)) and not self.ignore:
-            number = signal.SIGINT if self.session.ending == "interrupted" else signal.SIGTERM
+            number = signal.SIGINT if isinstance(what.exc_value, KeyboardInterrupt) else signal.SIGTERM
             threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
         else:
             sys.__unraisablehook__(what)
@@ -65,7 +65,7 @@ class Ended:
     def end(self, number, frame):
         if self.ignore:
             return
-        self.session.ending = self.session.ending or ("interrupted" if number == signal.SIGINT else "terminated")
+        self.session.ending = self.session.ending or "interrupted"
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
@@ -110,8 +110,10 @@ def run(session, command: list[str]):
 
 def outcome(session, e: BaseException) -> tuple[str, str, int]:
     """How a run has ended, by the exception that has ended it: state, error and exit code."""
+    if session.ending == wire.TERMINATED:
+        return wire.TERMINATED, "", 128 + signal.SIGTERM
     if session.ending:
-        return "failed", session.ending, 128 + (signal.SIGINT if session.ending == "interrupted" else signal.SIGTERM)
+        return "failed", session.ending, 128 + (signal.SIGINT if isinstance(e, KeyboardInterrupt) else signal.SIGTERM)
     if isinstance(e, SystemExit):
         if e.code is None or e.code == 0:
             return "finished", "", 0

@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import difflib
 import json
 import math
 import os
@@ -51,6 +52,7 @@ class Session:
     def __init__(self, name: str, command: list[str], trace: Path, output: Path):
         self.name, self.command, self.trace, self.output = name, command, trace, output
         self.began = datetime.datetime.now().astimezone().isoformat(timespec="seconds").replace("+00:00", "Z")
+        self.folder = os.getcwd()
         self.state, self.progress = "starting", ""
         self.here, self.error, self.exit_code, self.run = None, None, None, None
         self.breakpoints, self.number, self.at_tensors = {}, 0, ()
@@ -94,6 +96,22 @@ class Session:
         with self.changed:
             if self.state == "loading":
                 self.state, self.progress = "running", ""
+
+    def watched_all(self):
+        """Waits, once all modules of the model are known, if no tensor of the run can match a breakpoint."""
+        from .. import dump
+
+        known = self.tensors.recorder.names
+        for b in self.at_tensors:
+            if hint := dump.impossible(b.asked["glob"], known):
+                near = [n for n in hint.split(", ") if difflib.SequenceMatcher(None, n, b.asked["glob"]).ratio() > 0.5]
+                self.never_hit.append(b.as_json() | ({"near": near} if near else {}))
+        if self.never_hit:
+            with self.changed:
+                self.state, self.progress = "starting", wire.NOT_BEGUN
+                self.changed.notify_all()
+            self._obey()
+            self.never_hit, self.state, self.progress = [], "running", ""
 
     @property
     def paused(self) -> bool:
@@ -143,7 +161,7 @@ class Session:
     def _reached(self, passage) -> bool:
         kind, target = self.mode
         if kind == "until":
-            return breakpoints.matches(target, passage.name, passage.any_step)
+            return breakpoints.matches(target, passage.name)
         if kind == "step":  # from outside of the loop into it, or out of an evaluation of the model
             return passage.step != target and (target is not None or passage.step >= 0)
         return kind == "next" or passage.name in target
@@ -336,7 +354,7 @@ class Session:
     def _wait(self, arguments):
         seconds = wait_of(arguments)
         with self.changed:
-            there = self.changed.wait_for(lambda: self.state in ("stopped", *ENDED), seconds)
+            there = self.changed.wait_for(lambda: self.state in ("stopped", *ENDED) or self.progress == wire.NOT_BEGUN, seconds)
             if not there:
                 return self.status() | {"timed_out": True}
             watched = [self.watched.popleft() for _ in range(len(self.watched))]
@@ -410,7 +428,7 @@ class Session:
         return {"lines": lines_of(self.output, count)}
 
     def do_terminate(self, _):
-        self.ending = "terminated"
+        self.ending = wire.TERMINATED
         os.kill(os.getpid(), signal.SIGTERM)
         with self.changed:
             if not self.changed.wait_for(lambda: self.state in ENDED, PATIENCE):
@@ -419,7 +437,7 @@ class Session:
 
     def _kill(self):
         """Ends the process of a run that is inside a long computation, or that catches everything."""
-        self.end("failed", "terminated", 128 + signal.SIGTERM)
+        self.end("terminated", "", 128 + signal.SIGTERM)
         os._exit(128 + signal.SIGTERM)
 
     def status(self) -> dict:
@@ -429,7 +447,7 @@ class Session:
         status |= {k: v for k, v in more.items() if v}
         if self.exit_code is not None:
             status["exit_code"] = self.exit_code
-        status |= {"command": self.command, "pid": os.getpid(), "began": self.began}
+        status |= {"command": self.command, "pid": os.getpid(), "folder": self.folder, "began": self.began}
         status |= {"run": self.run} if self.run else {}
         status |= {"trace": str(self.trace), "output": str(self.output)}
         status |= {"last": list(self.before)} if self.before else {}

@@ -231,7 +231,7 @@ class Call(Here):
     def __init__(self, tensors, component, path, name, stepped, module, args, kwargs):
         super().__init__(tensors, name)
         self.component, self.path, self.module, self.args, self.kwargs = component, path, module, args, kwargs
-        self.any_step, self.inner = path, {}
+        self.inner = {}
         self.step = tensors.recorder.step if stepped else -1
         self.call, self.negative = tensors.recorder.calls[path], tensors.negative(component)
 
@@ -244,7 +244,7 @@ class Call(Here):
 
     def matches(self, b) -> bool:
         def match(point):
-            return b.matches(self.name + point, self.path + point, self.step, self.call, self.negative)
+            return b.matches(self.name + point, self.step, self.call, self.negative)
 
         if match(""):
             return True
@@ -261,7 +261,6 @@ class Value(Here):
     def __init__(self, tensors, name, tensor, replaceable):
         super().__init__(tensors, name)
         self.path, self.replaceable, self.outs = lines.without_call(name), replaceable, [("", tensor)]
-        self.any_step = self.path
         step, call = name.partition("@")[2].partition("#")[0], name.partition("#")[2]
         self.step, self.call = int(step) if step else -1, int(call) if call else 0
         self.negative = name.startswith("negative.")
@@ -270,7 +269,7 @@ class Value(Here):
         return {"module": self.path, "class": "", "step": self.step, "call": self.call, "negative": self.negative}
 
     def matches(self, b) -> bool:
-        return b.matches(self.name, self.any_step, self.step, self.call, self.negative)
+        return b.matches(self.name, self.step, self.call, self.negative)
 
 
 def parameter(path: str, tensor, weights: bool) -> dict:

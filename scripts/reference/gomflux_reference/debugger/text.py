@@ -4,7 +4,7 @@ import os
 import shlex
 
 from .expressions import number, stats_text
-from .wire import PROG
+from .wire import ENDED, PROG
 
 LAST = 5  # lines of the output of a failed run
 WIDE = 60  # characters of a command in a list
@@ -66,6 +66,8 @@ def arrived(status: dict) -> str:
         lines.append("the run has finished")
     elif state == "failed":
         lines.append(f"the run has failed: {status.get('error', '')}")
+    elif state == "terminated":
+        lines.append("the run was terminated")
     elif state == "killed":
         lines.append(f"session {status['session']}: its process was killed")
     else:
@@ -75,7 +77,7 @@ def arrived(status: dict) -> str:
 
 def doing(status: dict) -> str:
     if status["state"] == "starting":
-        return "stopped before the model is loaded"
+        return status.get("progress") or "stopped before the model is loaded"
     return status["state"] == "loading" and status.get("progress") or status["state"]
 
 
@@ -83,7 +85,8 @@ def never_hit(status: dict) -> list[str]:
     lines = []
     for b in status.get("never_hit", ()):
         near = f" (near: {', '.join(b['near'])})" if b.get("near") else ""
-        lines.append(f"{breakpoint_of(b)} was never hit{near}")
+        hit = "was never hit" if status["state"] in ENDED else "names no module or value of the model"
+        lines.append(f"{breakpoint_of(b)} {hit}{near}")
     return lines
 
 
@@ -167,8 +170,12 @@ def terminated(result: dict) -> str:
     return f"session {result['session']} is terminated"
 
 
-def cleaned(result: dict) -> str:
-    return "\n".join(f"session {s['session']} ({s['state']}) is removed" for s in result["removed"]) or "nothing to remove"
+def cleaned(result: dict, dry: bool = False) -> str:
+    done = "would be" if dry else "is"
+    lines = [f"session {s['session']} ({s['state']}) {done} removed" for s in result["removed"]]
+    if n := result["files"]:
+        lines.append(f"{n} file{'s' * (n > 1)} of traces and logs, {result['bytes'] / 1000:.0f} kB")
+    return "\n".join(lines) or "nothing to remove"
 
 
 def evaluated(result: dict) -> str:

@@ -22,9 +22,11 @@ from pathlib import Path
 PROG = "gomflux-reference debug"
 SIDE = "reference"
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,31}")
-ENDED = ("finished", "failed", "killed")
+ENDED = ("finished", "failed", "killed", "terminated")
+TERMINATED = "terminated"
 STATES = ("starting", "loading", "running", "stopped", *ENDED)
 KINDS = ("lock", "sock", "json", "tmp")
+NOT_BEGUN = "stopped before the run begins"  # where a breakpoint names nothing of the loaded model
 LISTEN_WAIT, END_WAIT = 10, 2  # seconds: until a new session listens, until one ends that no longer answers
 LOCK_WAIT = 0.3  # seconds in which another process may look at a lock
 LINE = 1 << 20  # bytes of a request
@@ -113,14 +115,14 @@ def lives(name: str) -> bool:
 
 
 def reserve(name: str | None):
-    """Locks a name, or the first free number, and removes what a session of that name has left. Returns both."""
+    """Locks a name, or the first number that no session has, and removes what a session of that name has left. Returns both."""
     if name:
         check_name(name)
         if not (held := take(name, LOCK_WAIT)):
             raise Refused(f"session {name}: a session of this name is running ({PROG} sessions lists all)")
     else:
         n = 1
-        while not (held := take(str(n))):
+        while file_of(str(n), "json").exists() or not (held := take(str(n))):  # its log can still be read, or it lives
             n += 1
         name = str(n)
     try:
@@ -188,8 +190,14 @@ def forget(name: str):
             remove(name, *KINDS)
 
 
+def belongs(status: dict) -> bool:
+    """Reports whether a session was started in the working directory or in a folder above it."""
+    return not (start := status.get("folder")) or Path.cwd().is_relative_to(start)
+
+
 def choose(name: str | None) -> dict:
-    """The last known status of the session that a command is for. It may have ended."""
+    """The last known status of the session that a command is for: the only live one of this folder, or the last that
+    has ended."""
     if name:
         check_name(name)
         if status := any(file_of(name, kind).exists() for kind in KINDS) and look(name):
@@ -197,21 +205,23 @@ def choose(name: str | None) -> dict:
         there = ", ".join(known())
         raise Refused(f"no session {name}" + (f" (there are: {there})" if there else ""))
     own = {n: s for n, s in known().items() if s.get("side") in (SIDE, "", None)}
-    ended = [n for n, s in own.items() if s["state"] in ENDED]
+    others = len(own)
+    own = {n: s for n, s in own.items() if belongs(s)}
+    ended = sorted((n for n, s in own.items() if s["state"] in ENDED), key=lambda n: own[n].get("began", ""))
     live = [n for n in own if n not in ended]
     if len(live) > 1:
         raise Refused(f"{len(live)} sessions are running: {', '.join(live)} (choose one with --session)")
-    if live or len(ended) == 1:
-        return own[(live or ended)[0]]
-    if ended:
-        raise Refused(f"no session is running (ended: {', '.join(ended)}; {PROG} start begins one)")
+    if live or ended:
+        return own[(live or ended)[-1]]
+    if others:
+        raise Refused(f"no session of this folder ({others} of others: {PROG} sessions --user lists them; {PROG} start begins one)")
     raise Refused(f"no session ({PROG} start begins one)")
 
 
 def over(status: dict) -> Refused:
     """The error of a command for a session that has ended."""
     name, program = status["session"], PROG if status.get("side") != "gomflux" else "gomflux debug"
-    how = {"finished": " has finished", "failed": f" has failed: {status.get('error', '')}"}
+    how = {"finished": " has finished", "failed": f" has failed: {status.get('error', '')}", "terminated": " was terminated"}
     return Refused(f"session {name}{how.get(status['state'], ': its process was killed')} ({program} start begins another)")
 
 
