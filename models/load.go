@@ -160,10 +160,14 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	if err := index.MissingError(p.loader.FS, needed); err != nil {
 		return err
 	}
-	for dir, where := range p.declared.Unfilled {
+	var unfilled errs.List
+	for _, dir := range sorted(p.declared.Unfilled) {
 		if needs(dir) {
-			return fmt.Errorf("%w: %s of %s is not filled in yet (%s)", errs.ErrUnsupported, dir, p.Class, where)
+			unfilled = append(unfilled, fmt.Errorf("%s of %s is not filled in: %s", dir, p.Class, p.declared.Unfilled[dir]))
 		}
+	}
+	if len(unfilled) > 0 {
+		return fmt.Errorf("%w: %w", errs.ErrUnsupported, unfilled)
 	}
 	for dir := range p.loader.Absent {
 		p.notLoaded[dir] = true

@@ -98,6 +98,15 @@ class Family:
         return self.arguments(pipe, guidance, negative) | named
 
 
+def unfilled(place: str):
+    """What stands for a function of a new family."""
+
+    def fail(*_, **__):
+        raise SystemExit(f"families/{place} is not filled in (docs/adding-a-family.md)")
+
+    return fail
+
+
 MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2")
 FAMILIES = {
     name: family
