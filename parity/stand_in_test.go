@@ -29,7 +29,8 @@ func TestStandIn(t *testing.T) {
 	} {
 		model := t.TempDir()
 		for _, part := range test.parts {
-			if err := os.CopyFS(filepath.Join(model, part), os.DirFS(filepath.Join("../models/testdata/zimage-ordinary/model", part))); err != nil {
+			from := os.DirFS(filepath.Join("../models/testdata/zimage-ordinary/model", part))
+			if err := os.CopyFS(filepath.Join(model, part), from); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -54,7 +55,8 @@ func TestStandIn(t *testing.T) {
 			slices.Contains(r.Missing, test.not) {
 			t.Errorf("%v of %s: %s; absent %v, %d missing", test.parts, test.pipeline, r.Verdict.Text, r.Absent, len(r.Missing))
 		}
-		r, err = Replay(context.Background(), run, Options{Model: model, Dtype: exact, bug: onto(test.bug, func(x *mlx.Array) *mlx.Array { return x.Times(1.5) }), quick: true})
+		bug := onto(test.bug, func(x *mlx.Array) *mlx.Array { return x.Times(1.5) })
+		r, err = Replay(context.Background(), run, Options{Model: model, Dtype: exact, bug: bug, quick: true})
 		if err != nil {
 			t.Fatal(err)
 		}

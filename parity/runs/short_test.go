@@ -33,7 +33,8 @@ func TestContextElsewhere(t *testing.T) {
 	defer func(old string) { source = old }(source)
 	source = module // as in a trimmed build
 	for name, first := range map[string]string{
-		module + "transformer/zimage.go": "// Package transformer holds the diffusion transformers, one file per diffusers", module + "mlx/nn/norm.go": "package nn", filepath.ToSlash(user): "package main",
+		module + "mlx/nn/norm.go": "package nn", filepath.ToSlash(user): "package main",
+		module + "transformer/zimage.go": "// Package transformer holds the diffusion transformers, one file per diffusers",
 	} {
 		if c := (Location{File: name, Line: 1}).Context(); c == nil || c.Lines["1"] != first {
 			t.Errorf("%s: %+v, expected %q", name, c, first)

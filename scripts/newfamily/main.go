@@ -30,6 +30,7 @@ import (
 func main() {
 	like := flag.String("like", "", "the published `model` whose other components it has (gomflux models)")
 	class := flag.String("pipeline", "", "its pipeline `class` in diffusers (default: from the name)")
+	unpatched := flag.Bool("unpatched", false, "the transformer takes latents as they are, not in patches of 2x2")
 	args := os.Args[1:]
 	name := ""
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -39,7 +40,7 @@ func main() {
 	if name == "" {
 		name = flag.Arg(0)
 	}
-	if err := write(".", name, *like, *class); err != nil {
+	if err := write(".", name, *like, *class, !*unpatched); err != nil {
 		fmt.Fprintln(os.Stderr, "newfamily:", err)
 		os.Exit(1)
 	}
@@ -123,7 +124,6 @@ func describe(name, like, pipeline string) (*skeleton, error) {
 		}
 		s.Members = append(s.Members, one)
 	}
-	s.Patches = class.Name != "ZImagePipeline" && class.Name != "Flux2KleinPipeline"
 	return s, nil
 }
 
@@ -169,11 +169,12 @@ func (s *skeleton) files(root string) (map[string][]byte, error) {
 }
 
 // write writes the files into root, and prints what is to be done.
-func write(root, name, like, pipeline string) error {
+func write(root, name, like, pipeline string, patches bool) error {
 	s, err := describe(name, like, pipeline)
 	if err != nil {
 		return err
 	}
+	s.Patches = patches
 	files, err := s.files(root)
 	if err != nil {
 		return err

@@ -42,7 +42,8 @@ func TestCompiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), root+"/models/family").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), root+"/models/family")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	mlxtest.Contains(t, string(files["models/family/list.go"]), ", Moon15}")
