@@ -109,6 +109,8 @@ def pipeline(
     pipe, name, family = opened(model, negative_prompt, images, scheduler, compute, device, threads, loras, cfg)
     modules = names_of(pipe)
     given.check(modules)
+    if family.bare and "latents.init" in given.sources:
+        raise SystemExit(f"--load latents.init: {type(pipe).__name__} draws its own, since no module in families describes it")
     for option, globs in (("taps", taps or ()), ("stats", stats), ("checkpoint", checkpoint)):
         check_globs(option, globs, modules)
     taps = taps or ([] if stats or checkpoint else ["*"])
