@@ -59,6 +59,9 @@ type LoadOptions struct {
 	Random *Random
 	// BlockMemory, if set, replaces the memory constants of component classes in estimates.
 	BlockMemory func(component.Component) component.BlockMemory
+	// Partial, if set, is the pipeline class of a folder that need not have an index. Of a class that no
+	// family describes the autoencoder alone is loaded.
+	Partial string
 	// PreviewDecoder, if set, is called with the model's autoencoder, and returns the folder of the
 	// autoencoder that decodes previews, or nil for projections of the latents.
 	PreviewDecoder func(component.Component) (fs.FS, error)
@@ -79,7 +82,7 @@ var readAhead int64 = 128 << 20
 // Load reads a model folder in diffusers' layout. It must run on the MLX thread.
 // Callers must close the pipeline.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
-	x, err := index.Read(fsys)
+	x, err := readIndex(fsys, o.Partial)
 	if err != nil {
 		return nil, err
 	}
@@ -120,6 +123,17 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	return p, nil
 }
 
+// readIndex reads a folder's index, or makes one for the pipeline class partial, unless that is "".
+func readIndex(fsys fs.FS, partial string) (x index.Index, err error) {
+	if partial == "" || index.Exists(fsys) {
+		x, err = index.Read(fsys)
+		if err != nil || partial == "" || family.Find(x.Class) != nil {
+			return x, err
+		}
+	}
+	return family.IndexOf(partial), nil
+}
+
 // absent returns the folders of components with missing files.
 func absent(missing []string) map[string]bool {
 	folders := map[string]bool{}
@@ -146,6 +160,15 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	needed := slices.DeleteFunc(missing, func(name string) bool { return !needs(path.Dir(name)) })
 	if err := index.MissingError(p.loader.FS, needed); err != nil {
 		return err
+	}
+	var unfilled errs.List
+	for _, dir := range sorted(p.declared.Unfilled) {
+		if needs(dir) {
+			unfilled = append(unfilled, fmt.Errorf("%s of %s is not filled in: %s", dir, p.Class, p.declared.Unfilled[dir]))
+		}
+	}
+	if len(unfilled) > 0 {
+		return fmt.Errorf("%w: %w", errs.ErrUnsupported, unfilled)
 	}
 	for dir := range p.loader.Absent {
 		p.notLoaded[dir] = true
@@ -176,6 +199,29 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 		return nil
 	}
 	return p.loadWeights(runs, o)
+}
+
+// Absent lists the folders of components that a folder or a new family lacks; see LoadOptions.Overrides.
+func (p *Pipeline) Absent() []string { return sorted(p.loader.Absent) }
+
+// AbsentValues returns the values that absent components would compute, by their names without a step, and the
+// folder of each component. A run in which they are overridden does without the components.
+func (p *Pipeline) AbsentValues() map[string]string {
+	values := map[string]string{}
+	add := func(dir string, names ...string) {
+		for _, name := range names {
+			if p.loader.Absent[dir] {
+				values[name] = dir
+			}
+		}
+	}
+	add(component.Transformers, "latents", "vae.decode.in")
+	add("scheduler", "sigmas", "timesteps")
+	for _, t := range p.family.PromptEncodings(nil) {
+		add(t.Tokenizer, "prompt."+t.IDs, "negative."+t.IDs)
+		add(t.Encoder, "prompt."+t.Embeds, "negative."+t.Embeds)
+	}
+	return values
 }
 
 // setLowRAM makes runs use as little memory as they can.

@@ -14,6 +14,7 @@ type plan struct {
 	start     bool // the run makes the latents that it begins with
 	evaluates bool // some evaluation runs
 	predicts  bool // some evaluation needs the transformer
+	schedules bool // the scheduler's config decides sigmas or timesteps
 	// prompts are the folders of the tokenizers, text encoders and image processors that the
 	// prompts need.
 	prompts map[string]bool
@@ -58,6 +59,7 @@ func (r *Run) planLatents() plan {
 		}
 	}
 	p.evaluates = p.first < n
+	p.schedules = p.evaluates && !(r.isOverridden("sigmas", -1) && r.isOverridden("timesteps", -1))
 	for i := p.first; i < n; i++ {
 		p.predicts = p.predicts || !r.isOverridden("noise_pred", i)
 	}
@@ -76,7 +78,7 @@ func (p plan) needs(dir string) bool {
 	case component.Autoencoders:
 		return true
 	case "scheduler":
-		return p.evaluates
+		return p.schedules
 	case component.Transformers:
 		return p.predicts
 	}

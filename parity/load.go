@@ -13,6 +13,8 @@ import (
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/inpaint"
 	"github.com/gomflux/gomflux/picture"
@@ -29,10 +31,29 @@ func (r *replay) load() error {
 			return err
 		}
 	}
-	r.pipeline, err = models.Load(r.fsys, models.LoadOptions{
+	o := models.LoadOptions{
 		Device: r.Device, Dtype: r.Dtype, Quantize: r.Quantize, LoRAs: r.LoRAs, RuntimeLoRA: r.RuntimeLoRA,
-	})
-	if err != nil {
+	}
+	if r.ref.live == nil {
+		o.Partial, o.Overrides = r.ref.Pipeline, models.Overrides(&r.parts)
+		o.Requests = func(p *models.Pipeline) []models.Request {
+			r.pipeline = p
+			r.parts = standInOf(r.ref, p)
+			if r.request, err = r.newRequest(); err != nil {
+				return nil
+			}
+			if len(r.parts.absent) > 0 {
+				r.request.Overrides = &r.parts
+			}
+			return []models.Request{r.request}
+		}
+	}
+	p, loadErr := models.Load(r.fsys, o)
+	r.pipeline = p // nil after an error
+	if errors.Is(loadErr, errs.ErrRequest) {
+		loadErr = fmt.Errorf("run %s: %w: %w", r.run, ErrRun, loadErr)
+	}
+	if err := cmp.Or(err, loadErr); err != nil {
 		return err
 	}
 	if r.Loaded != nil {
@@ -43,9 +64,9 @@ func (r *replay) load() error {
 	}
 	if r.ref.live != nil {
 		r.ref.live.untapped = r.untapped.reason
-	}
-	if r.request, err = r.newRequest(); err != nil {
-		return err
+		if r.request, err = r.newRequest(); err != nil {
+			return err
+		}
 	}
 	if err := r.pipeline.Check(r.request); err != nil {
 		return fmt.Errorf("run %s: %w: %w", r.run, ErrRun, err)
@@ -102,6 +123,9 @@ func (r *replay) newRequest() (models.Request, error) {
 		q.Guidance = min(q.Guidance, 1) // which disables guidance
 	default:
 		q.TrueCFGScale = 0 // as in diffusers
+	}
+	if r.parts.lacks(component.Transformers) { // what it takes is unknown, and nothing is predicted
+		q.Guidance, q.TrueCFGScale = 0, 0
 	}
 	r.ref.await("latents.init")
 	if noise := r.ref.Array("latents.init"); noise != nil && noise.Ndim() > 1 {

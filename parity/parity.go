@@ -52,6 +52,7 @@ type Settings struct {
 	References        []string          `json:"references"`     // reference images of an edit, found as Picture is
 	FirstStep         int               `json:"first_step"`     // the first step that ran
 	Compute           string            `json:"compute"`        // the dtype of the computation
+	Pipeline          string            `json:"pipeline"`       // the class of diffusers
 	Passes            string            `json:"passes"`         // "calls" if prompt and negative prompt were two calls, not a batch
 	Files             []string          `json:"files"`
 	Shapes            map[string][]int  `json:"shapes"`

@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/parity/hints"
 	"github.com/gomflux/gomflux/parity/report"
 )
@@ -95,6 +96,7 @@ type replay struct {
 	pipeline *models.Pipeline
 	request  models.Request
 	untapped untappedTensors
+	parts    standIn // for components that are not there
 
 	entries map[string]*report.Tensor
 	seen    []seenTensor
@@ -260,6 +262,9 @@ func (r *replay) meet(name string, tap hooks.Tap) *mlx.Array {
 		return nil
 	}
 	defer r.ref.used(name)
+	if len(r.parts.absent) > 0 && r.parts.Has(tap.Name, tap.Step) {
+		return nil // it is the reference's
+	}
 	if name == "latents.image" && r.ref.Posterior != "" { // random numbers decide about them
 		return r.ref.Array(name).AsType(tap.Output.Dtype())
 	}
@@ -417,11 +422,14 @@ func (r *replay) report() *report.Report {
 	}
 	slices.SortFunc(rep.Tensors, func(a, b *report.Tensor) int { return cmp.Compare(a.Order, b.Order) })
 	full := slices.Contains(r.Readings, report.Isolated) || len(r.Readings) == 1
+	if rep.Absent = r.parts.absent; r.parts.lacks(component.Transformers) {
+		rep.RefFirstStep = rep.FirstStep // none
+	}
 	for _, name := range r.ref.Names() {
 		if !full || r.visited[name] {
 			continue
 		}
-		if reason := r.untapped.reason(name); reason != "" {
+		if reason := cmp.Or(r.untapped.reason(name), r.parts.reason(name)); reason != "" {
 			rep.LeaveOut(name, reason)
 		} else {
 			rep.Missing = append(rep.Missing, name)

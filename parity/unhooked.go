@@ -100,7 +100,7 @@ func distance(x, want *mlx.Array) report.Difference {
 func (r *replay) withoutHooks() error {
 	ours, request := &trajectory{}, r.request
 	request.OnStep = ours.step
-	if x := r.ref.Array("latents.image"); x != nil && r.ref.Posterior != "" { // see meet
+	if x := r.ref.Array("latents.image"); x != nil && r.ref.Posterior != "" && request.Overrides == nil { // see meet
 		request.Overrides = imageLatents{x, r.pipeline.Dtype()}
 	}
 	res, err := r.pipeline.Generate(request)

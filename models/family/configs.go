@@ -18,7 +18,8 @@ type Networks map[string]any
 // Configs reads the configs in a model folder. After the first error its methods do nothing.
 type Configs struct {
 	*component.Folder
-	err error
+	err      error
+	unfilled map[string]string // see Unfilled
 }
 
 // Failed reports whether there was an error.
@@ -32,10 +33,22 @@ func (f *Configs) Read(dir string, c interface{ Validate() error }) {
 	}
 }
 
+// Unfilled treats a component as absent, because a new family lacks the code for it. The place of that
+// code is for the error of a run that needs the component.
+func (f *Configs) Unfilled(dir, where string) {
+	if f.Absent == nil {
+		f.Absent = map[string]bool{}
+	}
+	if f.unfilled == nil {
+		f.unfilled = map[string]string{}
+	}
+	f.Absent[dir], f.unfilled[dir] = true, where
+}
+
 // Index reads the pipeline's options in model_index.json into a struct, which holds their defaults.
 // Small models have options there that are constants, or arguments of a call, in diffusers.
 func (f *Configs) Index(options any) {
-	if f.err == nil {
+	if f.err == nil && index.Exists(f.FS) { // see models.LoadOptions.Partial
 		f.err = checkpoint.ReadJSON(f.FS, index.File, options)
 	}
 }

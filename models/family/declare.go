@@ -19,6 +19,8 @@ type Declared struct {
 	Scheduler  scheduler.ModelConfig
 	VAE        vae.Autoencoder
 	Components []component.Component // components with weights, the autoencoder last
+	// Unfilled are the folders of components for which a new family has no code yet, with its place.
+	Unfilled map[string]string
 }
 
 // Declare reads the configs of a model folder with an index, and declares the components that have
@@ -29,15 +31,15 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 		return nil, err
 	}
 	d := &Declared{Class: class}
+	configs := &Configs{Folder: f}
+	pipeline, networks := class.Configure(configs)
 	if err := f.ConfigAt("scheduler/scheduler_config.json", &d.Scheduler); err != nil {
 		return nil, err
 	}
-	configs := &Configs{Folder: f}
-	pipeline, networks := class.Configure(configs)
 	if configs.err != nil {
 		return nil, configs.err
 	}
-	d.Pipeline = pipeline
+	d.Pipeline, d.Unfilled = pipeline, configs.unfilled
 	d.Components = class.components(networks)
 	var autoencoder component.Component
 	if d.VAE, autoencoder, err = component.DeclareAutoencoder(f, component.Autoencoders); err != nil {

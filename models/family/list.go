@@ -3,11 +3,13 @@ package family
 import (
 	"cmp"
 	"fmt"
+	"image"
 	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/picture"
@@ -53,7 +55,49 @@ func Find(class string) *Class {
 			}
 		}
 	}
+	if class == onlyAutoencoder.Name {
+		return onlyAutoencoder
+	}
 	return nil
+}
+
+// onlyAutoencoder is the class of a pipeline of which nothing but the autoencoder is known.
+var onlyAutoencoder = &Class{
+	Name:       "a pipeline's autoencoder",
+	Components: []Member{{Folder: component.Autoencoders, Class: component.AutoencoderKL}},
+	Configure: func(f *Configs) (Pipeline, Networks) {
+		for _, dir := range []string{"scheduler", component.Transformers} {
+			f.Unfilled(dir, "no family describes the pipeline")
+		}
+		return nothingElse{}, nil
+	},
+}
+
+// nothingElse is the pipeline of onlyAutoencoder.
+type nothingElse struct {
+	defaultMethods
+	unpatched
+}
+
+func (nothingElse) Defaults() Defaults                             { return defaults(1, 0) }
+func (nothingElse) Multiple() int                                  { return 1 }
+func (nothingElse) PromptEncodings([]image.Image) []PromptEncoding { return nil }
+func (nothingElse) Predictor(Conditioning, int, int, Compiler) (Predictor, error) {
+	return nil, errs.Requestf("no family describes the pipeline")
+}
+
+// IndexOf returns the index of a whole model of a pipeline class. If no family describes the class, it has
+// the autoencoder alone.
+func IndexOf(class string) index.Index {
+	c := Find(class)
+	if c == nil {
+		c = onlyAutoencoder
+	}
+	x := index.Index{Class: c.Name, Components: map[string]string{}}
+	for _, m := range c.Components {
+		x.Components[m.Folder] = m.ClassName()
+	}
+	return x
 }
 
 // Of returns the pipeline class of a model folder's index.

@@ -56,6 +56,9 @@ func (r *Report) Print(w io.Writer, all bool) error {
 	}
 	t.Flush()
 	b.WriteString("\n")
+	if len(r.Absent) > 0 {
+		fmt.Fprintf(&b, "not there, so that the reference's values are used: %s\n", strings.Join(r.Absent, ", "))
+	}
 	if n := len(r.Missing); n > 0 {
 		fmt.Fprintf(&b, "not compared: %d of the reference's tensors, such as %s\n", n, r.Missing[0])
 	}

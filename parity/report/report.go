@@ -27,6 +27,8 @@ type Report struct {
 	Settings []string `json:"different_settings,omitempty"`
 	// Missing lists the reference's tensors that should have been compared and were not.
 	Missing []string `json:"missing,omitempty"`
+	// Absent lists the components that the model lacks, for whose results the reference's stand.
+	Absent []string `json:"absent,omitempty"`
 	// Statistics counts the tensors of which only statistics were compared.
 	Statistics int `json:"statistics,omitempty"`
 	// Untapped lists the reference's tensors that have no counterpart.

@@ -210,7 +210,11 @@ func (r *Report) drift() Verdict {
 		text := fmt.Sprintf("the first step that ran is %d, the reference's %d", r.FirstStep, r.RefFirstStep)
 		return Verdict{Text: text, Stage: "scheduler"}
 	}
-	return Verdict{OK: true, Text: fmt.Sprintf("all %d tensors are within tolerance", len(r.Tensors))}
+	text := fmt.Sprintf("all %d tensors are within tolerance", len(r.Tensors))
+	if len(r.Absent) > 0 {
+		text = fmt.Sprintf("all %d tensors of the components that are there are within tolerance", len(r.Tensors))
+	}
+	return Verdict{OK: true, Text: text}
 }
 
 // A culprit is a module that computes something wrong, and the tensor that shows it.

@@ -1,14 +1,19 @@
 package runs
 
 import (
+	"cmp"
 	"context"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/build"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -20,6 +25,11 @@ import (
 	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/transformer"
+	"github.com/gomflux/gomflux/vae"
 )
 
 const settingsFile = "settings.json"
@@ -341,19 +351,9 @@ func (r *Run) tolerate(err error) error {
 	return nil
 }
 
-// Context reads the lines around a place, or returns nil without the source file. The working
-// folder or one above it may be the source of this module, whose file names begin with its path in
-// some builds.
+// Context reads the lines around a place, or returns nil without the source file.
 func (at Location) Context() *CodeContext {
-	text, err := os.ReadFile(at.File)
-	if name := ShortFile(at.File); err != nil && name != at.File {
-		for dir := "."; err != nil && exists(filepath.Join(dir, "..")) && len(dir) < 100; dir = filepath.Join(dir, "..") {
-			if exists(filepath.Join(dir, "go.mod")) {
-				text, err = os.ReadFile(filepath.Join(dir, name))
-				break
-			}
-		}
-	}
+	text, err := at.read()
 	if err != nil {
 		return nil
 	}
@@ -364,6 +364,35 @@ func (at Location) Context() *CodeContext {
 		c.Lines[fmt.Sprint(n)] = lines[n-1]
 	}
 	return c
+}
+
+// read reads the source file of a place. The names in trimmed builds begin with a module's path. This module's
+// may be in the working folder or one above it, and its networks are in the program; files of modules with a
+// version are in the module cache.
+func (at Location) read() ([]byte, error) {
+	text, err := os.ReadFile(at.File)
+	if err == nil {
+		return text, nil
+	}
+	name := ShortFile(at.File)
+	if name == at.File {
+		cache := cmp.Or(os.Getenv("GOMODCACHE"), filepath.Join(cmp.Or(filepath.SplitList(build.Default.GOPATH)...), "pkg", "mod"))
+		return os.ReadFile(filepath.Join(cache, filepath.FromSlash(at.File)))
+	}
+	for dir := "."; exists(filepath.Join(dir, "..")) && len(dir) < 100; dir = filepath.Join(dir, "..") {
+		if exists(filepath.Join(dir, "go.mod")) {
+			if text, err = os.ReadFile(filepath.Join(dir, name)); err == nil {
+				return text, nil
+			}
+			break
+		}
+	}
+	return fs.ReadFile(sources[path.Dir(name)], path.Base(name))
+}
+
+// sources are the source files in the program, by their folder.
+var sources = map[string]embed.FS{
+	"mlx/nn": nn.Source, "models": models.Source, "textenc": textenc.Source, "transformer": transformer.Source, "vae": vae.Source,
 }
 
 func exists(name string) bool {

@@ -180,7 +180,13 @@ func TestReadMarks(t *testing.T) {
 	if err != nil || o.skip || o.prefixes["hf download"] != "20 GB" || o.in != "program" {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for _, m := range []string{"skip", "skip `hf`", "in", "in ../x", "ignore it"} {
+	if o, err := readMarks([]string{"needs main.go"}); err != nil || o.skip {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if o, err := readMarks([]string{"needs main.py"}); err != nil || !o.skip || o.reason != "there is no main.py" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for _, m := range []string{"needs", "needs ../x", "skip", "skip `hf`", "in", "in ../x", "ignore it"} {
 		if o, err := readMarks([]string{m}); err == nil {
 			t.Errorf("%q: %+v", m, o)
 		}

@@ -10,6 +10,7 @@
 //
 //	<!-- docs-check: skip REASON -->           do not run it
 //	<!-- docs-check: skip `PREFIX` REASON -->  do not run lines with this prefix
+//	<!-- docs-check: needs FILE -->            do not run it in a checkout without the file
 //	<!-- docs-check: in FOLDER -->             run it in this folder; a go block
 //	                                           is the main.go of the folder program
 //

@@ -154,6 +154,10 @@ func readMarks(marks []string) (o options, err error) {
 			return o, fmt.Errorf("the mark %q gives no reason", m)
 		case verb == "in" && filepath.IsLocal(rest):
 			o.in = rest
+		case verb == "needs" && filepath.IsLocal(rest):
+			if _, err := os.Stat(rest); err != nil {
+				o.skip, o.reason = true, "there is no "+rest
+			}
 		default:
 			return o, fmt.Errorf("docs-check does not know the mark %q", m)
 		}

@@ -57,7 +57,7 @@ class Checks:
         """Looks at the first call of each module."""
         for path, m in module.named_modules():
             self._watch(component, f"{component}.{path}" if path else component, m)
-        if component == list(self.family.text_encoders)[-1]:
+        if component in list(self.family.text_encoders)[-1:]:
             self._watch_states(module)
 
     def _watch(self, component, name, module):

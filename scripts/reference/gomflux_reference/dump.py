@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors import safe_open
 
 from . import adapters, check, inner, inpaint, replace, runs, schedules, stepcache
-from .families import FAMILIES, Family, family_of
+from .families import FAMILIES, Family, bare, family_of
 from .files import read_json
 from .inpaint import Pictures
 from .record import MEMORY, Recorder, Taps, near, still
@@ -39,8 +39,8 @@ def settle(module: torch.nn.Module):
         tensor.data = tensor.data.clone()
 
 
-def load(model, compute: str = "float32", device: str = "cpu"):
-    """A pipeline, from a folder or by its hub id, and the name of its family."""
+def load(model, compute: str = "float32", device: str = "cpu", described: bool = True):
+    """A pipeline, from a folder or by its hub id, and the name of its family. Unless it must be described, that may be None."""
     if not os.path.isdir(model) and (os.path.exists(model) or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(model))):
         raise SystemExit(f"{model}: expected a folder in the layout of diffusers, or owner/name on the hub")
     try:
@@ -49,10 +49,11 @@ def load(model, compute: str = "float32", device: str = "cpu"):
         if e.filename:
             raise
         raise SystemExit(f"{model}: {str(e).splitlines()[0]}") from e
-    family = family_of(pipe)
-    if type(pipe) is not FAMILIES[family].pipeline:  # one for other inputs
-        pipe = inpaint.recast(pipe, FAMILIES[family].pipeline)
-    FAMILIES[family].prepare(pipe)
+    family = family_of(pipe, described)
+    if family:
+        if type(pipe) is not FAMILIES[family].pipeline:  # one for other inputs
+            pipe = inpaint.recast(pipe, FAMILIES[family].pipeline)
+        FAMILIES[family].prepare(pipe)
     quiet(pipe)
     for part in modules_of(pipe).values():
         settle(part)
@@ -108,6 +109,8 @@ def pipeline(
     pipe, name, family = opened(model, negative_prompt, images, scheduler, compute, device, threads, loras, cfg)
     modules = names_of(pipe)
     given.check(modules)
+    if family.bare and "latents.init" in given.sources:
+        raise SystemExit(f"--load latents.init: {type(pipe).__name__} draws its own, since no module in families describes it")
     for option, globs in (("taps", taps or ()), ("stats", stats), ("checkpoint", checkpoint)):
         check_globs(option, globs, modules)
     taps = taps or ([] if stats or checkpoint else ["*"])
@@ -151,9 +154,9 @@ def pipeline(
 def opened(model, negative_prompt, images: Pictures, scheduler, compute, device, threads, loras, cfg=None):
     """Loads what a generation needs: the pipeline, the name of its family, and the family. Refuses what it cannot do."""
     prepare(threads, device)
-    pipe, name = load(model, compute, device)
-    family = FAMILIES[name]
-    images.check(name, family, scheduler)
+    pipe, name = load(model, compute, device, described=False)
+    family = FAMILIES[name] if name else bare(pipe)
+    images.check(name or type(pipe).__name__, family, scheduler)
     if negative_prompt is not None and not family.negative_prompt:
         raise SystemExit(f"{name} has no negative prompt of one's own")
     if foreign := given_only(cfg or {}).keys() - family.cfg.keys():
@@ -176,6 +179,13 @@ def steps_of(pipe, steps: int) -> int:
     return own
 
 
+BARE = (
+    "no module in families describes {}: modules and values are recorded as it has them, latents without unpacking. Missing: "
+    "prompt.* (the transformer's inputs have the embeddings), images to begin with, checks of the text encoders. gomflux parity "
+    "run compares the autoencoder, parity diff and tensors diff what has the same name (docs/adding-a-family.md)"
+)
+
+
 def generate(pipe, family, record, settings, images: Pictures, scheduler, run, out, unchecked, around=None):
     """Runs the pipeline, inside the context around. Returns its image, the prompts' lengths, and what is to be recorded
     besides the settings."""
@@ -187,6 +197,8 @@ def generate(pipe, family, record, settings, images: Pictures, scheduler, run, o
     blends = bool(images.mask) and not family.fills
     tokens = observe_pipeline(pipe, family, record, first, height, width, checks, blends)
 
+    if family.bare:
+        print(BARE.format(type(pipe).__name__), file=sys.stderr)
     generator = torch.Generator().manual_seed(settings["seed"])  # of the CPU, whose noise is the same everywhere
     more = {"pipeline": type(pipe).__name__}
     if images.picture:
@@ -217,16 +229,25 @@ def generate(pipe, family, record, settings, images: Pictures, scheduler, run, o
             height=height,
             width=width,
             **accepted(pipe, max_sequence_length=settings["max_sequence_length"]),
-            **family.call(pipe, settings["guidance"], settings["negative_prompt"]),
+            **called(pipe, family, settings),
             **{name: settings[name] for name in family.cfg if name in settings},
             **start,
         ).images[0]
-    if pipe.scheduler.begin_index != first:
+    if pipe.scheduler.begin_index != first and not family.bare:
         raise SystemExit(f"diffusers begins at step {pipe.scheduler.begin_index} of {steps}, not at {first}")
     image = inpaint.finished(pipe, record, images, image, height, width)
     if checks.problems:
         more["problems"] = checks.problems
     return image, tokens, more
+
+
+def called(pipe, family, settings) -> dict:
+    """Returns the arguments of a pipeline's call for its guidance."""
+    arguments = family.call(pipe, settings["guidance"], settings["negative_prompt"])
+    if not family.bare:
+        return arguments
+    arguments["use_resolution_binning"] = False  # another size than the one that is asked for
+    return accepted(pipe, **{k: v for k, v in arguments.items() if v is not None})
 
 
 def accepted(pipe, **arguments) -> dict:
@@ -238,6 +259,8 @@ def accepted(pipe, **arguments) -> dict:
 
 def start_of(pipe, family, record, images: Pictures, generator, height: int, width: int) -> dict:
     """Returns the arguments that a pipeline begins with, latents or images, and lets their values be recorded."""
+    if family.bare:
+        return {"generator": generator}
     if not images.picture:
         latents = torch.randn(family.latents(pipe, height, width), generator=generator)
         latents = record.replaced("latents.init", latents)
@@ -354,7 +377,7 @@ def observe_pipeline(
 
     def before_transformer(module, args, kwargs):
         # one batch of both prompts, or a call for each
-        call = record.calls.get("transformer", -1) + 1
+        call = record.calls.get(family.stepped[0], -1) + 1
         for which, values in zip(("prompt", "negative")[call:], family.prompts(args, kwargs)):
             for name, value in values.items():
                 new = record.replaced(f"{which}.{name}", value)
@@ -365,10 +388,12 @@ def observe_pipeline(
                     if new is value:
                         checks.embeddings(f"{which}.{name}", value)
         if record.step == first and not call:
-            record.put("sigmas", pipe.scheduler.sigmas)
-            record.put("timesteps", pipe.scheduler.timesteps)
+            for name, values in schedule():
+                record.put(name, values)
 
-    def before_step(prediction, *_, **__):
+    def before_step(prediction, timestep=None, sample=None, **_):
+        if family.bare and record.step == first:
+            record.put("latents.init", sample)
         return stepped(pipe, family, record, "noise_pred", prediction, height, width)
 
     def after_step(result):
@@ -376,20 +401,25 @@ def observe_pipeline(
         found = stepped(pipe, family, record, name, result[0], height, width)
         if not blends:
             record.next_step()
-        return (found, *result[1:])
+        return None if found is result[0] else (found, *result[1:])
 
     def schedule_set(_):
-        record.put_early("sigmas", pipe.scheduler.sigmas)
-        record.put_early("timesteps", pipe.scheduler.timesteps)
+        for name, values in schedule():
+            record.put_early(name, values)
+
+    def schedule():
+        found = ((name, getattr(pipe.scheduler, name, None)) for name in ("sigmas", "timesteps"))
+        return [(name, values) for name, values in found if values is not None]
 
     parts = modules_of(pipe)
     observe_encodings(pipe, family, record)
     wrap(pipe.scheduler, "set_timesteps", after=schedule_set)
     for component, encoder in family.text_encoders.items():
         parts[component].register_forward_pre_hook(before_text_encoder(component, encoder), with_kwargs=True)
-    pipe.transformer.register_forward_pre_hook(before_transformer, with_kwargs=True)
+    getattr(pipe, family.stepped[0]).register_forward_pre_hook(before_transformer, with_kwargs=True)
     wrap(pipe.scheduler, "step", before_step, after_step)
-    observe_decode(pipe.vae, record)
+    if hasattr(getattr(pipe, "vae", None), "decode"):
+        observe_decode(pipe.vae, record)
     for name, part in parts.items():
         record.watch(name, part, name in family.stepped, adapters.inside(part))
         checks.watch(name, part)

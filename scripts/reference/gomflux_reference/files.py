@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 EULER, HEUN, LINEAR = "flow_match_euler_discrete", "flow_match_heun_discrete", "linear"  # schedulers
+# The components of pipelines that run once per step.
+STEPPED = ("transformer", "transformer_2", "unet", "controlnet", "prior")
 MEMORY = 256 << 20  # bytes of tensors that are held before they are written
 AROUND = 5  # lines before and after a place in a source file
 

@@ -119,9 +119,8 @@ def only_family_of(model: str):
         return
     modules = {f.stem: f.read_text(encoding="utf-8") for f in (Path(__file__).parent / "families").glob("[a-z]*.py")}
     families = {name for name, text in modules.items() if re.search(r"^FAMILIES = ", text, re.MULTILINE)}
-    if wanted := {name for name in families if re.search(rf"\b{pipeline}\b", modules[name])}:
-        for name in families - wanted:
-            sys.modules[f"{__package__}.families.{name}"] = types.SimpleNamespace(FAMILIES={})
+    for name in families - {name for name in families if re.search(rf"\b{pipeline}\b", modules[name])}:
+        sys.modules[f"{__package__}.families.{name}"] = types.SimpleNamespace(FAMILIES={})
 
 
 def lazy_names(folders: dict) -> dict:

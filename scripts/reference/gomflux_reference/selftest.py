@@ -12,6 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 from unittest import mock
 
+import diffusers
 import numpy as np
 import torch
 from PIL import Image
@@ -20,7 +21,8 @@ from safetensors.torch import load_file, save_file
 
 from . import adapters, again, debug, dump, goldens, lies, profile_test, prune_test, runs, stream_test, tiny, tracing_test
 from .debugger import debugger_test
-from .families import FAMILIES
+from .families import FAMILIES, text_encoders
+from .families import autoencoders as autoencoders_of
 from .files import read_json
 from .record import Dump
 
@@ -294,6 +296,37 @@ def unpadded(scratch: Path, root: Path):
     torch.testing.assert_close(short, latents(), rtol=1e-4, atol=1e-5)
 
 
+def undescribed(scratch: Path, root: Path):
+    """A pipeline without a family is recorded: one that has a family has the same tensors then, except the prompt's."""
+    record(root, scratch / "described", ["*"])
+    with mock.patch.object(dump, "family_of", lambda pipe, described: None), redirect_stderr(io.StringIO()) as printed:
+        record(root, scratch / "bare", ["*"])
+    assert "describes ZImagePipeline" in printed.getvalue() and "Missing: prompt.*" in printed.getvalue()
+    described, bare = Dump(scratch / "described"), Dump(scratch / "bare")
+    only = [n for n in described.names() if n not in bare]
+    assert all(n.startswith(("prompt.", "negative.")) for n in only) and only, only
+    cropped = [n for n in described.names() if n in bare and not n.startswith("text_encoder")]
+    assert all(torch.equal(described[n], bare[n]) for n in cropped) and len(cropped) > 100
+    d = FAMILIES["flux1-dev"].dims | {"shift_factor": None}
+    parts = text_encoders.clip_and_t5(d)
+    text = parts["text_encoder_2"]
+    transformer = diffusers.PixArtTransformer2DModel(
+        num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=1, cross_attention_dim=16,
+        sample_size=16, patch_size=2, caption_channels=text.config.d_model,
+    )  # fmt: skip
+    pipe = diffusers.PixArtSigmaPipeline(
+        tokenizer=parts["tokenizer_2"], text_encoder=text, vae=autoencoders_of.kl(d), transformer=transformer,
+        scheduler=diffusers.DPMSolverMultistepScheduler(),
+    )  # fmt: skip
+    pipe.save_pretrained(scratch / "model")
+    request = dict(negative_prompt="blue", steps=2, guidance=3.0, seed=1, height=32, width=48, max_sequence_length=64)
+    dump.pipeline(scratch / "model", scratch / "pixart", prompt="a red circle", taps=["*"], **request)
+    d = Dump(scratch / "pixart")
+    assert d.settings["pipeline"] == "PixArtSigmaPipeline" and d["image"].shape == (32, 48, 3)
+    assert torch.equal(d["transformer@0:in.0"][:1], d["latents.init"])
+    torch.testing.assert_close(d["latents@1"] / pipe.vae.config.scaling_factor, d["vae.decode.in"])
+
+
 @contextmanager
 def logs_in(folder: Path):
     before = os.environ.get("GOMFLUX_LOG_DIR")
@@ -540,7 +573,7 @@ TESTS = {
     for test in (
         same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders, autoencoders,
         own_tensors, prune_test.copies, prune_test.wrong_copies, saved_debug, statistics, samples, replacements,
-        unpadded, lora_runs, interrupted_runs, lies.real, lies.planted, lies.refused, tracing_test.observed,
+        unpadded, undescribed, lora_runs, interrupted_runs, lies.real, lies.planted, lies.refused, tracing_test.observed,
         profile_test.profiled, prune_test.functions_reduced, prune_test.families_apart, stream_test.sent, stream_test.ends,
         *debugger_test.TESTS,
     )

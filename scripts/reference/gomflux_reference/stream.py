@@ -51,6 +51,8 @@ def run(
 
     images = Pictures(picture, image_strength, references, mask, mask_crop)
     pipe, name, family = dump.opened(model, negative_prompt, images, scheduler, compute, device, threads, loras, cfg)
+    if family.bare:
+        raise SystemExit(f"{type(pipe).__name__}: no module in families describes it (dump records it nevertheless)")
     given = dict(
         prompt=prompt, negative_prompt=negative_prompt, steps=dump.steps_of(pipe, steps), guidance=guidance, seed=seed, height=height,
         width=width, max_sequence_length=max_sequence_length, compute=compute, **dump.given_only(cfg),

@@ -10,8 +10,9 @@ import (
 const debugLocationHelp = `Location describes where the run is stopped: the tensor and its module's class;
 step, call, prompt or negative prompt, sigma and timestep; the modules around
 it; the line of Go (or of Python, for the reference) that computed it, with the
-lines around it if the source file is at hand; and the tensors that passed
-before.
+lines around it; and the tensors that passed before. The source of the networks
+is in the program, that of other code is read from its folder, or from Go's
+module cache.
 
 With --json it prints one object: name, reason, breakpoint, hit, module, class,
 step, call, negative, sigma, timestep, shape, dtype, differs, problem, location

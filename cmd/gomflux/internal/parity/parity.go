@@ -61,7 +61,9 @@ and each fused operation must compute what its modules do. If not, the verdict
 names the first operation and the first step that differ.
 
 The model is --model or the one that the settings name: a folder relative to the
-run's folder, its parent, or the parent of that. The initial noise is the
+run's folder, its parent, or the parent of that. It may lack components, such as
+all but vae/, and model_index.json: the reference's values are used in place of
+theirs, and "absent" in the JSON lists them. The initial noise is the
 reference's, or drawn as PyTorch does if the run does not have it.
 
 WHAT A RUN DOES NOT SHOW

@@ -131,7 +131,12 @@ def parser() -> Parser:
     c.add_argument("--until", metavar="GLOB", help="stop at the next tensor that matches, too")
     resuming("next", "let the run go on to the next tensor")
     resuming("out", "let the run go on until a module around the stop is done")
-    resuming("step", "let the run go on to the next evaluation of the denoising model")
+    c = resuming("step", "let the run go on to the next evaluation of the denoising model, or line of Python")
+    c.add_argument(
+        "--line", nargs="?", const="over", choices=("over", "into", "out"),
+        help="stop before the next line of Python instead: of the same function (over, the default), of one that this line calls (into), or "
+        "of the one that has called it (out)",
+    )  # fmt: skip
 
     command("location", simple("location", text.location), "print where the run is stopped")
     c = command("vars", simple("vars", text.variables), "list the tensors of the stop, or the variables of its frame")
@@ -287,14 +292,14 @@ def set_watch(place, session, **conditions):
     return wire.call(live(session), "watch", asked), text.breakpoint_of, 0
 
 
-def resume(command, session, max_wait, until=None):
+def resume(command, session, max_wait, **more):
     """Lets a run go on. Returns its status."""
     chosen = wire.choose(session)
     if chosen["state"] in ENDED:
         if command != "continue":
             raise wire.over(chosen)
         return chosen, text.arrived, code_of(chosen)
-    arguments = {"max_wait": max_wait} | ({"until": until} if until else {})
+    arguments = {"max_wait": max_wait} | given(more)
     result = wire.call(chosen["session"], command, arguments)
     return result, text.arrived, code_of(result)
 

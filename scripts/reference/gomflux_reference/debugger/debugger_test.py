@@ -161,6 +161,9 @@ def debug_tensors(scratch: Path, root: Path):
         expect(r"stopped after transformer.noise_refiner.0@0 \(until\)", "continue", "--until", "transformer.noise_refiner.0")
         expect(r"stopped after transformer.cap_embedder.0@0 \(next\)", "next")
         expect(r"stopped after transformer.cap_embedder@0 \(out\)", "out")
+        expect(r"stopped before transformer_z_image.py:\d+ \(step over\)", "step", "--line")
+        expect("""transformer_z_image.py:\\d+ .ZImageTransformer2DModel.
+                  step 0, call 0""", "location")  # fmt: skip
         expect(r"stopped after transformer.t_embedder.mlp.0@1 \(step\)", "step")
         # sigma 6/7 of the second of three steps: the condition is false, and breakpoint 3 is next
         expect(r"stopped after transformer.layers.1.attention@1 \(breakpoint 3, hit 1\)", "continue")
@@ -258,17 +261,40 @@ def debug_lines(scratch: Path, root: Path):
     for python in [None, *pythons]:
         with sessions_in(scratch):
             lines_of(scratch, str(python or sys.executable))
+        with sessions_in(scratch):
+            stepping(scratch, str(python or sys.executable))
 
 
-def lines_of(scratch: Path, python: str):
+def started(scratch: Path, python: str, breakpoint: str) -> tuple[Path, Path]:
+    """Starts a session of a script with a helper, with another Python."""
     script, helper = scratch / "s" / "script.py", scratch / "s" / "helper.py"
     script.write_text(SCRIPT)
     helper.write_text(HELPER)
     here, sys.executable = sys.executable, python
     try:
-        expect(f"session 1: .*", "start", "--break", f"{helper}:4", "--", script, 3)
+        expect(f"session 1: .*", "start", "--break", scratch / "s" / breakpoint, "--", script, 3)
     finally:
         sys.executable = here
+    return script, helper
+
+
+def stepping(scratch: Path, python: str):
+    """From line to line: over a call, into it and out of it, also to a breakpoint."""
+    started(scratch, python, "script.py:7")
+    expect(".*the run has not begun", "step", "--line", code=2)
+    expect("stopped before script.py:7 .breakpoint 1, hit 1.", "continue")
+    expect("stopped before script.py:8 .step over.", "step", "--line")
+    expect("stopped before script.py:6 .step over.", "step", "--line", "over")
+    expect("stopped before script.py:7 .breakpoint 1, hit 2.", "step", "--line", "over")
+    expect("stopped before helper.py:2 .step into.", "step", "--line", "into")
+    expect("stopped before helper.py:3 .step over.", "step", "--line")
+    expect("stopped before script.py:8 .step out.", "step", "--line", "out")
+    expect("removed breakpoint 1", "clear")
+    expect("the run has failed: exit code 3", "continue", code=1)
+
+
+def lines_of(scratch: Path, python: str):
+    script, helper = started(scratch, python, "helper.py:4")
     expect("breakpoint 2: .*script.py:8, if n == 2", "break", f"{script}:8", "--if", "n == 2")
     expect("breakpoint 3: .*helper.py:9", "break", f"{helper}:9")
     expect(".*helper.py:7: no code .nearest lines with code: 5, 8, 9", "break", f"{helper}:7", code=2)

@@ -23,6 +23,9 @@ MONITORING = hasattr(sys, "monitoring")
 SEARCHED = ("diffusers", "transformers")  # packages in which a file is found by its name alone
 NEAR = 3
 MISSING = object()
+# Modules in which stepping from line to line does not stop.
+HIDDEN = ("torch", "gomflux_reference", "importlib", "_frozen_importlib", "contextlib", "runpy")
+STEPS = ("over", "into", "out")
 
 
 class Lines:
@@ -33,6 +36,7 @@ class Lines:
         self.files = {}  # the name of a file in code -> its part of wanted
         self.executed = set()  # names of files whose functions were called
         self.tool, self.watched, self.tracing = None, [], False
+        self.stepping = None  # how, and the frames of the run at whose next line it stops
 
     def check(self, file: str, line: int) -> str:
         """The path of a file that has code at a line. Other lines are refused."""
@@ -59,9 +63,38 @@ class Lines:
         else:
             self._trace()
 
+    def step(self, how: str, frame):
+        """Has the run stop before another line: of the frame or those around it, with into also of functions that are called."""
+        frames = [f for f in frames_from(frame) if not hidden(f)]
+        self.stepping = how, frames[how == "out" :]
+        if not self.stepping[1]:
+            self.stepping = None
+            raise Refused("there is no Python around this place (next and continue go on)")
+        if MONITORING:
+            self._monitor()
+            return
+        for f in self.stepping[1]:
+            f.f_trace = self._traced
+        sys.settrace(self._called)
+
+    def stopped(self):
+        """Ends stepping."""
+        if not self.stepping:
+            return
+        self.stepping = None
+        if MONITORING:
+            self._monitor()
+        elif not self.tracing:
+            sys.settrace(None)
+
+    def _stepped_to(self, frame) -> bool:
+        """Reports whether stepping ends before a line of a frame."""
+        how, frames = self.stepping or (None, ())
+        return any(f is frame for f in frames) or how == "into" and not hidden(frame)
+
     def end(self):
         """Ends the watching of lines, as far as other threads allow it."""
-        self.wanted, self.files = {}, {}
+        self.wanted, self.files, self.stepping = {}, {}, None
         if MONITORING and self.tool is not None:
             sys.monitoring.set_events(self.tool, 0)
         elif self.tracing:
@@ -91,7 +124,11 @@ class Lines:
             monitoring.set_local_events(self.tool, code, 0)
         self.watched.clear()
         events = monitoring.events.PY_START | monitoring.events.PY_RESUME if self.wanted else 0
-        monitoring.set_events(self.tool, events)
+        how, frames = self.stepping or (None, ())
+        monitoring.set_events(self.tool, events | (monitoring.events.LINE if how == "into" else 0))
+        for code in {f.f_code for f in frames}:
+            monitoring.set_local_events(self.tool, code, monitoring.events.LINE)
+            self.watched.append(code)
         for frame in sys._current_frames().values():
             while frame:
                 self._started(frame.f_code, 0)
@@ -106,8 +143,8 @@ class Lines:
         return sys.monitoring.DISABLE
 
     def _at_line(self, code, line):
-        breakpoints = self._lines_of(code.co_filename).get(line)
-        if not breakpoints:
+        breakpoints = self._lines_of(code.co_filename).get(line, ())
+        if not breakpoints and not self.stepping:
             return sys.monitoring.DISABLE
         self._passed(breakpoints, sys._getframe(1))
 
@@ -119,13 +156,11 @@ class Lines:
         self.tracing = bool(self.wanted)
         trace = self._called if self.wanted else None
         threading.settrace(trace)
-        frame = sys._getframe()
-        while frame:
+        for frame in frames_from(sys._getframe()):
             if self.wanted and has_any(frame.f_code, self._lines_of(frame.f_code.co_filename)):
                 frame.f_trace = self._traced
             elif frame.f_trace == self._traced:
                 frame.f_trace = None
-            frame = frame.f_back
         sys.settrace(trace)
 
     def _trace_imported(self):
@@ -142,14 +177,18 @@ class Lines:
 
     def _called(self, frame, event, arg):
         code = frame.f_code
+        if self.stepping and self.stepping[0] == "into" and not hidden(frame):
+            return self._traced
         lines = self.files.get(code.co_filename, MISSING)
         if lines is MISSING:
             lines = self._lines_of(code.co_filename)
         return self._traced if lines and has_any(code, lines) else None
 
     def _traced(self, frame, event, arg):
-        if event == "line" and (breakpoints := self._lines_of(frame.f_code.co_filename).get(frame.f_lineno)):
-            self._passed(breakpoints, frame)
+        if event == "line":
+            breakpoints = self._lines_of(frame.f_code.co_filename).get(frame.f_lineno, ())
+            if breakpoints or self.stepping:
+                self._passed(breakpoints, frame)
         return self._traced
 
     def _lines_of(self, file: str) -> dict:
@@ -162,10 +201,12 @@ class Lines:
 
     def _passed(self, breakpoints, frame):
         """Sees a line that is about to be executed."""
-        if self.session.paused:
+        stepped = self._stepped_to(frame)
+        if self.session.paused or not breakpoints and not stepped:
             return
         here = Here(self.session, frame)
         found = [stop for b in list(breakpoints) if (stop := self.session.hit(b, lambda: here))]
+        found += [{"reason": f"step {self.stepping[0]}"}] if stepped else []
         if found:
             self.session.stop(here, **found[0])
 
@@ -274,6 +315,16 @@ class Checkpoint(Here):
 
     def names(self, hit: int) -> dict:
         return super().names(hit) | self.given | {"inner": dict(self.given)}
+
+
+def frames_from(frame):
+    while frame:
+        yield frame
+        frame = frame.f_back
+
+
+def hidden(frame) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] in HIDDEN
 
 
 def without_call(name: str) -> str:

@@ -6,8 +6,8 @@ import importlib.util
 import sys
 import weakref
 
-# The components of pipelines that run once per step.
-STEPPED = ("transformer", "transformer_2", "unet", "controlnet", "prior")
+from ..files import STEPPED
+
 OUTSIDE = ("torch.", "gomflux_reference.")
 
 

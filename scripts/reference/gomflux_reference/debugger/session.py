@@ -164,7 +164,7 @@ class Session:
             return breakpoints.matches(target, passage.name)
         if kind == "step":  # from outside of the loop into it, or out of an evaluation of the model
             return passage.step != target and (target is not None or passage.step >= 0)
-        return kind == "next" or passage.name in target
+        return kind == "next" or kind == "out" and passage.name in target
 
     @contextmanager
     def apart(self):
@@ -187,6 +187,7 @@ class Session:
         if self.paused or self.state in ENDED:
             return
         with self.stopping, self.apart():
+            self.lines.stopped()
             here.stop |= why
             place = self._place(here)
             variables = here.variables(False)
@@ -323,6 +324,17 @@ class Session:
         return self._resume(lambda: ("next", None), arguments)
 
     def do_step(self, arguments):
+        if how := arguments.get("line"):
+            if how not in lines.STEPS:
+                raise Refused(f"line {how!r}: must be {', '.join(lines.STEPS[:-1])} or {lines.STEPS[-1]}")
+
+            def begin():
+                if not self.here:
+                    raise self._not_begun()
+                self.lines.step(how, getattr(self.here, "frame", None) or sys._getframe())
+                return "line", None
+
+            return self._resume(begin, arguments)
         return self._resume(lambda: ("step", self.here.stop["step"] if self.here else None), arguments)
 
     def do_out(self, arguments):

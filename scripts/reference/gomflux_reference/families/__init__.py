@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Callable
 
+from ..files import STEPPED
 from .parts import option
 
 
@@ -81,6 +82,7 @@ class Family:
     biases: dict = field(default_factory=dict)  # pattern -> gain of the biases it matches (else 1)
     minus_one: tuple = ()  # patterns of norms' weights that are stored minus one
     small: tuple = ()  # what the small-activations kind scales down
+    bare: bool = False  # made by bare, for a pipeline that no module here describes
 
     def components(self, d: dict) -> dict:
         """Returns the arguments of the pipeline's class for some dims."""
@@ -96,6 +98,15 @@ class Family:
         return self.arguments(pipe, guidance, negative) | named
 
 
+def unfilled(place: str):
+    """What stands for a function of a new family."""
+
+    def fail(*_, **__):
+        raise SystemExit(f"families/{place} is not filled in (docs/adding-a-family.md)")
+
+    return fail
+
+
 MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2")
 FAMILIES = {
     name: family
@@ -109,10 +120,24 @@ def module_of(name: str) -> str:
     return next(m for m in MODULES if name in importlib.import_module(f"{__name__}.{m}").FAMILIES)
 
 
-def family_of(pipe) -> str:
-    """The name of a pipeline's family."""
+def bare(pipe) -> Family:
+    """A pipeline that no module here describes: what its hooks show, in the shapes that it has itself."""
+    nothing = dict.fromkeys(("transformer", "autoencoder", "build", "draw", "latents", "guidance"))
+    stepped = tuple(name for name in STEPPED if getattr(pipe, name, None) is not None)
+    if not stepped or not hasattr(pipe, "scheduler"):
+        raise SystemExit(f"{type(pipe).__name__}: it has no scheduler, or none of {', '.join(STEPPED)}: debug start stops its script")
+    return Family(
+        pipeline=type(pipe), dims={}, full={}, **nothing, prompts=lambda args, kwargs: [], encodings={}, embeddings=lambda pipe: (),
+        text_encoders={}, stepped=stepped, one_batch=True, negative_prompt=True, bare=True,
+    )  # fmt: skip
+
+
+def family_of(pipe, described: bool = True) -> str | None:
+    """The name of a pipeline's family. One without a family is refused, if it must be described."""
     for name, family in FAMILIES.items():
         if type(pipe) in (family.pipeline, family.image_pipeline, family.inpaint_pipeline) and family.matches(pipe):
             return name
+    if not described:
+        return None
     known = ", ".join(dict.fromkeys(f.pipeline.__name__ for f in FAMILIES.values()))
     raise SystemExit(f"{type(pipe).__name__} is not supported; these pipelines are: {known}")
