@@ -3,8 +3,10 @@ package textenc
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // A LanguageModel predicts the token that follows others. Its methods must be called on the MLX
@@ -20,7 +22,7 @@ import (
 //		next := sample(logits) // int32 [1, 1], not evaluated yet
 //		logits = m.Forward(next, nil, cache)
 //		mlx.AsyncEval(logits)
-//		...
+//		...                    // with next, while the logits are computed
 //	}
 //
 // Each call keeps what it computed for the cache, and nothing else: free logits, or use a scope.
@@ -40,6 +42,92 @@ type LanguageModel interface {
 	VocabSize() int
 	// Images returns the config for images, nil if the model cannot see any.
 	Images() ImageConfig
+}
+
+// CausalLM is a language model of transformers with its head, such as Qwen3ForCausalLM. It implements
+// [LanguageModel]. Its Model can encode prompts too, with the same weights.
+type CausalLM struct {
+	nn.Module `in:"input_ids"`
+	Model     network `w:"." module:"model"`
+	LMHead    lmHead  `w:"lm_head"`
+
+	dtype mlx.Dtype
+	tied  bool
+	sees  ImageConfig
+}
+
+// A network is a model without a head.
+type network interface {
+	Unused() []string
+	embeddings() *nn.Embedding
+	depth() int // layers
+	// hidden returns the hidden states after the final norm, [B, T, hidden_size].
+	hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array
+}
+
+// An lmHead is a [nn.Linear] or a [tiedHead].
+type lmHead interface {
+	ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array
+}
+
+// A tiedHead has the weights of the embeddings.
+type tiedHead struct {
+	nn.Module
+	table *nn.Embedding
+}
+
+func (h *tiedHead) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	return h.Tap(h.table.ForwardWide(x, dtype), x)
+}
+
+func newCausalLM(m network, tied bool, sees ImageConfig, dtype mlx.Dtype) *CausalLM {
+	lm := &CausalLM{Model: m, dtype: dtype, tied: tied, sees: sees}
+	table := m.embeddings()
+	if lm.LMHead = (&tiedHead{table: table}); !tied {
+		lm.LMHead = nn.NewLinear(table.Dim(), table.Len(), false)
+	}
+	return lm
+}
+
+// Unused returns patterns of tensors that a checkpoint may have and that are not needed.
+func (m *CausalLM) Unused() []string {
+	return slices.DeleteFunc(m.Model.Unused(), func(pattern string) bool { return !m.tied && strings.HasPrefix(pattern, "lm_head.") })
+}
+
+// VocabSize implements [LanguageModel].
+func (m *CausalLM) VocabSize() int { return m.Model.embeddings().Len() }
+
+// Images implements [LanguageModel].
+func (m *CausalLM) Images() ImageConfig { return m.sees }
+
+// NewCache implements [LanguageModel].
+func (m *CausalLM) NewCache(batch, capacity int) *Cache {
+	return newCache(m.Model.depth(), batch, capacity)
+}
+
+// Forward implements [LanguageModel].
+func (m *CausalLM) Forward(ids *mlx.Array, images []VisionInput, cache *Cache) *mlx.Array {
+	return m.logits(ids, images, cache, true).Squeeze(1)
+}
+
+// Logits implements [LanguageModel].
+func (m *CausalLM) Logits(ids *mlx.Array, images []VisionInput, cache *Cache) *mlx.Array {
+	return m.logits(ids, images, cache, false)
+}
+
+func (m *CausalLM) logits(ids *mlx.Array, images []VisionInput, cache *Cache, last bool) *mlx.Array {
+	if ids.Ndim() != 2 {
+		mlx.Throw(fmt.Errorf("token ids with shape %v, expected sequences and tokens", ids.Shape()))
+	}
+	return mlx.Scope(func() *mlx.Array {
+		p := newPass(cache, ids.Dim(0), ids.Dim(1), m.dtype)
+		x := m.Model.hidden(ids, images, p)
+		p.end()
+		if last {
+			x = x.Slice(1, p.tokens-1, p.tokens)
+		}
+		return m.Tap(m.LMHead.ForwardWide(x, m.dtype), ids).AsType(mlx.Float32)
+	})
 }
 
 // A Cache has what a language model keeps of the tokens that it has seen: keys and values of its
