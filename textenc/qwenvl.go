@@ -76,8 +76,8 @@ func (t imageTokens) expand(ids []int32, images []VisionInput) ([]int32, error) 
 type qwenVLInput struct {
 	ids, embeds *mlx.Array // [B, T] and [B, T, hidden_size]
 	positions   [][]int    // of each token in time, height and width; see [pass.positions]
-	// The others are nil without images. deepstack has the features of images that are added after each of the first
-	// layers, to the tokens for which isImage is true.
+	// The others are nil without images. deepstack has the features of images that are added after each of the
+	// first layers, to the tokens for which isImage is true.
 	images    []VisionInput
 	deepstack []*mlx.Array
 	isImage   func(token int) bool
