@@ -20,3 +20,13 @@ func (c *Cache) Shift() {
 		}
 	}
 }
+
+// Bytes returns the size of the cache's arrays.
+func (c *Cache) Bytes() (n int64) {
+	for _, l := range c.layers {
+		for _, x := range l {
+			n += int64(x.Nbytes())
+		}
+	}
+	return n
+}

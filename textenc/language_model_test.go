@@ -136,6 +136,10 @@ func TestLanguageModels(t *testing.T) {
 					t.Errorf("%d tokens in the cache, expected %d", cache.Len(), n+new)
 				}
 
+				if got, want := cache.Bytes(), m.CacheBytes(n+new); got != want {
+					t.Errorf("%s: the cache has %d bytes, expected %d", folder, got, want)
+				}
+
 				parts := m.NewCache(1, 300)
 				defer parts.Close()
 				var logits []*mlx.Array
@@ -145,6 +149,13 @@ func TestLanguageModels(t *testing.T) {
 					logits = append(logits, m.Logits(row(w.all[at:min(at+67, len(w.all))]), nil, parts))
 				}
 				near(t, "in parts", mlx.Concat(1, logits...), w.logits, allowed(folder))
+
+				long := slices.Repeat(w.all[n:], 2)[:300] // more than a cache has room for at first
+				grown := m.NewCache(1, 0)
+				defer grown.Close()
+				m.Forward(row(long[:250]), nil, grown)
+				rest := m.Logits(row(long[250:]), nil, grown)
+				near(t, "in a cache that grows", rest, m.Logits(row(long), nil, nil).Slice(1, 250, 300), allowed(folder))
 
 				if folder == "qwen3-published" {
 					return
