@@ -79,6 +79,8 @@ func (h *tiedHead) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	return h.Tap(h.table.ForwardWide(x, dtype), x)
 }
 
+var _ LanguageModel = (*CausalLM)(nil)
+
 func newCausalLM(m network, tied bool, sees ImageConfig, dtype mlx.Dtype) *CausalLM {
 	lm := &CausalLM{Model: m, dtype: dtype, tied: tied, sees: sees}
 	table := m.decoder().EmbedTokens
