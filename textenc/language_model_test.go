@@ -305,3 +305,31 @@ func BenchmarkDecode(b *testing.B) {
 		})
 	}
 }
+
+// TestLanguageModelsInHalfPrecision checks that logits in 16 bits are float32, and near those in float32, with
+// a cache too.
+func TestLanguageModelsInHalfPrecision(t *testing.T) {
+	for _, folder := range languageModels {
+		for dtype, allowed := range map[mlx.Dtype]float64{mlx.BFloat16: 0.15, mlx.Float16: 0.02} {
+			mlxtest.Do(t, func() {
+				w, _ := readGolden(t, folder+"/generated.safetensors").written(t, folder, "text")
+				m := openLanguageModel(t, folder, how{dtype: dtype})
+				cache := m.NewCache(1, 0)
+				defer cache.Close()
+				n := len(w.prompt)
+				got := []*mlx.Array{m.Logits(row(w.prompt), nil, cache)}
+				for _, id := range w.all[n : n+3] {
+					got = append(got, m.Logits(row([]int32{id}), nil, cache))
+				}
+				all := mlx.Concat(1, got...)
+				near(t, folder+" in "+dtype.String(), all, w.logits.Slice(1, 0, n+3), allowed)
+				if all.Dtype() != mlx.Float32 {
+					t.Errorf("%s: logits are %v", folder, all)
+				}
+				if got, want := cache.Bytes(), m.CacheBytes(n+3); got != want {
+					t.Errorf("%s in %v: the cache has %d bytes, expected %d", folder, dtype, got, want)
+				}
+			})
+		}
+	}
+}
