@@ -67,6 +67,9 @@ func (a *Array) Rsqrt() *Array   { return a.unary(mlxc.Rsqrt) }
 // IsFinite is true where an element is neither NaN nor infinite.
 func (a *Array) IsFinite() *Array { return a.unary(mlxc.Isfinite) }
 
+// Softplus is log(1 + exp(x)).
+func (a *Array) Softplus() *Array { return a.binary(mlxc.Logaddexp, Scalar(0, a.Dtype())) }
+
 // SiLU is x·sigmoid(x).
 func (a *Array) SiLU() *Array {
 	if onHost(hostActivations, a) {
@@ -383,6 +386,16 @@ func (a *Array) Take(axis int, indices []int32) *Array {
 	}
 	var r uintptr
 	check(mlxc.TakeAxis(&r, a.h(), FromInt32(indices).h(), int32(a.axis(axis)), stream))
+	return wrap(r)
+}
+
+// Gather selects rows of the first axis by an array of indices of any shape, whose axes replace the
+// first one. It limits the indices to the rows that there are, since MLX would read beyond them.
+func (a *Array) Gather(indices *Array) *Array {
+	last := Scalar(float64(a.Dim(0)-1), indices.Dtype())
+	safe := indices.Maximum(Scalar(0, indices.Dtype())).Minimum(last)
+	var r uintptr
+	check(mlxc.TakeAxis(&r, a.h(), safe.h(), 0, stream))
 	return wrap(r)
 }
 

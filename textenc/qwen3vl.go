@@ -1,7 +1,7 @@
 package textenc
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -14,6 +14,10 @@ type Qwen3VLConfig struct {
 	Text         Qwen3VLTextConfig    `json:"text_config"`
 	Vision       *Qwen3VLVisionConfig `json:"vision_config"` // nil: text only
 	ImageTokenID int                  `json:"image_token_id"`
+	// TieWordEmbeddings reports, as that of Text, that the language model's head has the weights of the embeddings.
+	TieWordEmbeddings bool `json:"tie_word_embeddings"`
+
+	model string // its name for errors, Qwen3-VL if it is empty
 }
 
 // Qwen3VLTextConfig is text_config of transformers' Qwen3VLConfig, as version 4
@@ -37,8 +41,15 @@ func DefaultQwen3VLConfig() Qwen3VLConfig {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *Qwen3VLConfig) Validate() error {
-	if err := c.Text.Validate(); err != nil || c.Vision == nil {
+	if err := c.Text.Validate(); err != nil {
 		return err
+	}
+	return c.validateVision()
+}
+
+func (c *Qwen3VLConfig) validateVision() error {
+	if c.Vision == nil {
+		return nil
 	}
 	if err := c.Vision.validate(); err != nil {
 		return fmt.Errorf("vision_config: %w", err)
@@ -57,7 +68,7 @@ func (c *Qwen3VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int32
 
 // imageTokens describes the tokens of images, which need a vision encoder.
 func (c *Qwen3VLConfig) imageTokens() imageTokens {
-	t := imageTokens{id: int32(c.ImageTokenID)}
+	t := imageTokens{model: cmp.Or(c.model, "Qwen3-VL"), id: int32(c.ImageTokenID)}
 	if c.Vision != nil {
 		t.patches = c.Vision.patches()
 	}
@@ -126,10 +137,34 @@ type Qwen3VL struct {
 // Checkpoints have the language model's tensors as language_model.layers or, in ComfyUI's
 // files, as layers, and all with or without a prefix: load it with the prefix "model.".
 func NewQwen3VL(c Qwen3VLConfig, hiddenStates []int, dtype mlx.Dtype) *Qwen3VL {
-	m := &Qwen3VL{LanguageModel: newQwen3VLText(c.Text, hiddenStates), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
+	text := newQwen3VLText(c.Text.layers(), c.Text.rope(), c.Text.HeadDim/2, hiddenStates, newQwen3Layer)
+	m := &Qwen3VL{LanguageModel: text, Config: c, HiddenStates: hiddenStates, Dtype: dtype}
 	shortNames(m)
 	return m
 }
+
+// NewQwen3VLForConditionalGeneration declares the model with its head, with the vision encoder if vision
+// is set. Its hidden states are also those that [NewQwen3VL] would return.
+func NewQwen3VLForConditionalGeneration(c Qwen3VLConfig, hiddenStates []int, vision bool, dtype mlx.Dtype) *CausalLM {
+	m := NewQwen3VL(c, append([]int{c.Text.NumHiddenLayers}, hiddenStates...), dtype)
+	m.HiddenStates = hiddenStates
+	return newQwen3VLCausalLM(m, vision, c.TieWordEmbeddings || c.Text.TieWordEmbeddings)
+}
+
+func newQwen3VLCausalLM(m *Qwen3VL, vision, tied bool) *CausalLM {
+	var sees ImageConfig
+	if vision {
+		m, sees = m.WithVision(), &m.Config
+	}
+	shortNames(m)
+	return newCausalLM(m, tied, sees, m.Dtype)
+}
+
+func (m *Qwen3VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array {
+	return m.states(ids, images, p)[m.Config.Text.NumHiddenLayers]
+}
+
+func (m *Qwen3VL) decoder() *qwen3Decoder { return m.LanguageModel.decoder() }
 
 // WithVision adds the vision encoder, which the config must have, to a model that is not
 // loaded yet, and returns the model.
@@ -140,7 +175,7 @@ func (m *Qwen3VL) WithVision() *Qwen3VL {
 
 // Unused returns patterns of the checkpoint's tensors that the hidden states do not need.
 func (m *Qwen3VL) Unused() []string {
-	unused := []string{"lm_head.*"} // in mflux's files it may be quantized
+	unused := []string{"lm_head.*", "mtp.*"} // in mflux's files it may be quantized
 	if m.Visual == nil {
 		unused = append(unused, "visual.*")
 	}
@@ -158,35 +193,21 @@ func (m *Qwen3VL) Forward(ids []int32) *mlx.Array { return m.ForwardImages(ids, 
 // ForwardImages is Forward with features of images in the place of the image tokens, whose
 // number [Qwen3VLConfig.ExpandImages] adapts. Without images, all ids are text.
 func (m *Qwen3VL) ForwardImages(ids []int32, images []VisionInput) *mlx.Array {
-	switch {
-	case len(ids) == 0:
-		mlx.Throw(errors.New("no token ids for Qwen3-VL"))
-	case len(images) == 0:
-		images = nil
-	case m.Visual == nil:
-		mlx.Throw(errors.New("images for a Qwen3-VL without its vision encoder"))
+	return besides(m.states(mlx.FromInt32(ids, 1, len(ids)), images, newPass(nil, 1, len(ids), m.Dtype)), m.HiddenStates)
+}
+
+// states returns hidden states of ids [B, T] by their numbers.
+func (m *Qwen3VL) states(ids *mlx.Array, images []VisionInput, p *pass) map[int]*mlx.Array {
+	var see func([]VisionInput) (*mlx.Array, []*mlx.Array)
+	if m.Visual != nil {
+		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype) }
 	}
-	tokens := m.Config.imageTokens()
-	positions, err := tokens.place(ids, images)
-	if err != nil {
-		mlx.Throw(fmt.Errorf("Qwen3-VL: %w", err))
-	}
-	in := qwen3VLInput{embeds: m.LanguageModel.EmbedTokens.Forward(ids, m.Dtype), positions: positions}
-	if images != nil {
-		var features *mlx.Array
-		features, in.deepstack = m.Visual.Forward(images, m.Dtype)
-		in.embeds = tokens.replace(in.embeds, ids, features)
-		in.isImage = func(i int) bool { return ids[i] == tokens.id }
-	}
-	states := m.LanguageModel.Forward(in, m.Dtype)
+	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
+	states := m.LanguageModel.Forward(in, p)
 	if last, ok := m.LanguageModel.last(); ok && m.Observed() {
-		var pixels, grids *mlx.Array
-		if images != nil {
-			pixels, grids = pixelsOf(images), gridsOf(images)
-		}
-		states[last] = m.Tap(states[last], mlx.FromInt32(ids, 1, len(ids)), pixels, grids)
+		states[last] = m.Tap(states[last], in.tapped()...)
 	}
-	return besides(states, m.HiddenStates)
+	return states
 }
 
 // qwen3VLText is Qwen3VLTextModel.
@@ -195,57 +216,31 @@ type qwen3VLText struct {
 	qwen3Decoder `w:"."`
 	RotaryEmb    *rotaryEmbedding `w:"rotary_emb"`
 
-	config Qwen3VLTextConfig
+	rope qwenVLRope
+	half int // pairs of features of a head that are rotated
+	all  int // layers of the whole model
 }
 
-func newQwen3VLText(c Qwen3VLTextConfig, hiddenStates []int) *qwen3VLText {
-	return &qwen3VLText{qwen3Decoder: newQwen3Decoder(c.layers(), hiddenStates), RotaryEmb: &rotaryEmbedding{}, config: c}
-}
-
-// A qwen3VLInput is the input of the language model.
-type qwen3VLInput struct {
-	embeds    *mlx.Array // [1, T, hidden_size]
-	positions [][]int    // of each token in time, height and width
-	// deepstack has the features of images that are added after each of the first layers, to the
-	// tokens for which isImage is true. Both are nil without images.
-	deepstack []*mlx.Array
-	isImage   func(token int) bool
-}
-
-// added returns deepstack features with zeros for all other tokens, [1, T, hidden_size].
-func (in qwen3VLInput) added(features *mlx.Array) *mlx.Array {
-	from, next := make([]int32, len(in.positions)), int32(1)
-	for i := range from {
-		if in.isImage(i) {
-			from[i] = next
-			next++
-		}
-	}
-	zeros := mlx.Zeros(features.Dtype(), 1, features.Dim(1))
-	return mlx.Concat(0, zeros, features).TakeRows(from).ExpandDims(0)
+func newQwen3VLText(c Qwen3Config, rope qwenVLRope, half int, hiddenStates []int, layer func(Qwen3Config, int) *qwen3Layer) *qwen3VLText {
+	decoder := newQwen3Decoder(c, hiddenStates, layer)
+	return &qwen3VLText{qwen3Decoder: decoder, RotaryEmb: &rotaryEmbedding{}, rope: rope, half: half, all: c.NumHiddenLayers}
 }
 
 // Forward returns hidden states by their numbers. If there are images, the reference gets the
 // positions too.
-func (m *qwen3VLText) Forward(in qwen3VLInput, dtype mlx.Dtype) map[int]*mlx.Array {
-	ids := transposed(in.positions).ExpandDims(1)
-	r := m.config.rope()
-	rope := nn.NewInterleavedMRope(in.positions, [3]int(r.MRopeSection), m.config.HeadDim/2, *r.RopeTheta)
-	rope = m.RotaryEmb.Forward(rope, dtype, true, in.embeds, ids)
+func (m *qwen3VLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
+	ids, passed := in.positionIDs()
+	rope := nn.NewInterleavedMRope(in.positions, [3]int(m.rope.MRopeSection), m.half, *m.rope.RopeTheta)
+	p.rope = m.RotaryEmb.Forward(rope, p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
 	enter := func(layers int, x *mlx.Array) *mlx.Array {
 		if i := layers - 1; i >= 0 && i < len(in.deepstack) {
 			x = x.Add(in.added(in.deepstack[i]).AsType(x.Dtype()))
 		}
 		return x
 	}
-	states := m.run(in.embeds, enter, func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
-		return l.Forward(x, rope, len(in.positions), dtype)
-	})
+	states := m.run(in.embeds, enter, p)
 	if last, ok := m.last(); ok {
-		if in.isImage == nil {
-			ids = nil
-		}
-		states[last] = m.Tap(states[last], in.embeds, ids)
+		states[last] = m.Tap(states[last], in.embeds, passed)
 	}
 	return states
 }
@@ -254,7 +249,7 @@ func (m *qwen3VLText) Forward(in qwen3VLInput, dtype mlx.Dtype) map[int]*mlx.Arr
 // if all layers run.
 func (m *qwen3VLText) last() (number int, ok bool) {
 	if m.Norm != nil {
-		return m.config.NumHiddenLayers, true
+		return m.all, true
 	}
-	return LastBeforeNorm, len(m.Layers) == m.config.NumHiddenLayers
+	return LastBeforeNorm, len(m.Layers) == m.all
 }
