@@ -190,8 +190,9 @@ func (s *tokenizerSpec) setSides(whole *tokenizerFile, config *tokenizerConfig) 
 	if config.TruncationSide != "" {
 		truncation = config.TruncationSide
 	}
+	s.padsLeft = strings.EqualFold(padding, "left")
 	switch {
-	case strings.EqualFold(padding, "left"):
+	case s.padsLeft:
 		s.left = "padding_side left"
 	case strings.EqualFold(truncation, "left"):
 		s.left = "truncation_side left"

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // A bpe encodes text with a BPE vocabulary. The tokenizers library only normalizes the text and cuts
@@ -14,6 +15,7 @@ type bpe struct {
 	ids    [512]uint32 // of the characters that stand for bytes: in words, and at their ends; noID for dropped ones
 	added  []addedToken
 	merges merges
+	words  map[string]uint32 // that are not merged; nil if all are
 }
 
 // merges has the merges of a vocabulary.
@@ -30,9 +32,9 @@ const (
 	insideWords = "\x00"
 )
 
-// byteCharacters are the characters that stand for bytes in vocabularies since GPT-2: a byte's own if
+// characters are those that stand for bytes in vocabularies since GPT-2: a byte's own if
 // it is printable in Latin-1, and otherwise the next one from U+0100 on.
-func byteCharacters() []string {
+var characters = func() []string {
 	list := make([]string, 256)
 	next := rune(256)
 	for i := range list {
@@ -44,7 +46,7 @@ func byteCharacters() []string {
 		list[i] = string(r)
 	}
 	return list
-}
+}()
 
 // newBPE makes the encoder of validated files. The cutter cannot tell added tokens that are also a
 // character for a byte: with one, the encoder is the library with the whole vocabulary.
@@ -53,6 +55,9 @@ func (s *tokenizerSpec) newBPE() (encoder, error) {
 	class.suffix = ""
 	cutter := tokenizerSpec{class: &class, added: s.added, prefix: insideWords, vocab: map[string]uint32{}, mergeList: []merge{}}
 	e := &bpe{added: s.added, merges: s.merges}
+	if s.whole {
+		e.words = s.vocab
+	}
 	idOf := func(token string) uint32 {
 		if id, ok := s.vocab[token]; ok {
 			return id
@@ -62,7 +67,7 @@ func (s *tokenizerSpec) newBPE() (encoder, error) {
 		}
 		return noID
 	}
-	for i, c := range byteCharacters() {
+	for i, c := range characters {
 		e.ids[i], e.ids[256+i] = idOf(c), idOf(c+s.class.suffix)
 		cutter.vocab[c], cutter.vocab[insideWords+c] = uint32(i), uint32(inside+i)
 	}
@@ -117,6 +122,8 @@ func (e *bpe) Close() { e.cutter.Close() }
 func (e *bpe) encode(text string) (ids []int32, starts []int) {
 	cut := e.cutter.Encode(text)
 	var word []symbol
+	var whole strings.Builder // word, with e.words
+	first := 0                // of the word
 	for i, id := range cut {
 		if id >= firstAdded {
 			ids, starts = append(ids, int32(e.added[id-firstAdded].ID)), append(starts, i)
@@ -130,8 +137,19 @@ func (e *bpe) encode(text string) (ids []int32, starts []int) {
 		if e.ids[id] != noID {
 			word = append(word, symbol{id: e.ids[id], start: i})
 		}
+		if e.words != nil {
+			if whole.Len() == 0 {
+				first = i
+			}
+			whole.WriteString(characters[id&0xff])
+		}
 		if end {
-			e.merges.merge(word)
+			if known, ok := e.words[whole.String()]; ok {
+				word = append(word[:0], symbol{id: known, next: 1, start: first})
+			} else {
+				e.merges.merge(word)
+			}
+			whole.Reset()
 			for at := 0; at < len(word); at = word[at].next {
 				ids, starts = append(ids, int32(word[at].id)), append(starts, word[at].start)
 			}

@@ -16,6 +16,10 @@ const (
 	qwen2Split = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	clipSplit4 = `'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+` // of transformers 4
 	clipSplit  = `<\|startoftext\|>|<\|endoftext\|>|` + clipSplit4
+	// tekkenSplit is that of Mistral's tokenizers since Tekken.
+	tekkenSplit = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` +
+		`|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` +
+		`|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
 // A tokenizerClass is one of transformers' classes of tokenizers.
@@ -52,15 +56,17 @@ var tokenizerClasses = []*tokenizerClass{
 		suffix: "</w>",
 	},
 	{
-		name:       "Qwen2Tokenizer",
-		defaults:   map[string]string{"eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
-		splits:     []string{qwen2Split},
-		normalizer: object{"type": "NFC"},
-		preTokenizer: object{"type": "Sequence", "pretokenizers": []object{
-			{"type": "Split", "pattern": object{"Regex": qwen2Split}, "behavior": "Isolated", "invert": false},
-			{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
-		}},
-		prefixSpace: true,
+		name:         "Qwen2Tokenizer",
+		defaults:     map[string]string{"eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
+		splits:       []string{qwen2Split},
+		normalizer:   object{"type": "NFC"},
+		preTokenizer: isolated(qwen2Split),
+		prefixSpace:  true,
+	},
+	{
+		name:         "TokenizersBackend",
+		splits:       []string{tekkenSplit},
+		preTokenizer: isolated(tekkenSplit),
 	},
 	{
 		name:     "T5Tokenizer",
@@ -73,6 +79,14 @@ var tokenizerClasses = []*tokenizerClass{
 	},
 }
 
+// isolated cuts text by a pattern, and then into bytes.
+func isolated(pattern string) object {
+	return object{"type": "Sequence", "pretokenizers": []object{
+		{"type": "Split", "pattern": object{"Regex": pattern}, "behavior": "Isolated", "invert": false},
+		{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+	}}
+}
+
 // unigramUnknown is the index of T5's piece for unknown text.
 const unigramUnknown = 2
 
@@ -80,7 +94,7 @@ const unigramUnknown = 2
 // for names that do not identify one.
 func classNamed(name string) (*tokenizerClass, error) {
 	switch name {
-	case "", "PreTrainedTokenizerFast", "TokenizersBackend":
+	case "", "PreTrainedTokenizerFast", "TokenizersBackend", "LlamaTokenizer", "LlamaTokenizerFast": // transformers reads Mistral's as they are
 		return nil, nil
 	}
 	names := make([]string, len(tokenizerClasses))
@@ -102,6 +116,7 @@ type tokenizerSpec struct {
 	mergeList     []merge
 	merges        merges    // of mergeList, by ids
 	prefix        string    // of characters inside of a word
+	whole         bool      // words in the vocabulary are not merged (ignore_merges)
 	pieces        pieces    // of Unigram
 	charsmap      *charsmap // nil if text is not normalized
 	added         []addedToken
@@ -111,6 +126,7 @@ type tokenizerSpec struct {
 	pad           int32   // -1 without padding
 	maxLength     int
 	left          string // the option that pads or truncates on the left, or ""
+	padsLeft      bool
 }
 
 // A merge is a pair of tokens that BPE joins.
@@ -285,7 +301,7 @@ func (s *tokenizerSpec) json() ([]byte, error) {
 		}
 		model = object{
 			"type": "BPE", "vocab": s.vocab, "merges": s.mergeList, "unk_token": unk, "end_of_word_suffix": s.class.suffix,
-			"continuing_subword_prefix": s.prefix, "dropout": nil, "fuse_unk": false, "byte_fallback": false,
+			"continuing_subword_prefix": s.prefix, "dropout": nil, "fuse_unk": false, "byte_fallback": false, "ignore_merges": s.whole,
 		}
 	}
 	return json.Marshal(object{

@@ -21,6 +21,7 @@ type tokenizerFile struct {
 		Merges json.RawMessage // null, see fromTokenizerJSON
 		UnkID  *int            `json:"unk_id"`
 		Suffix *string         `json:"end_of_word_suffix"`
+		Whole  bool            `json:"ignore_merges"`
 	}
 }
 
@@ -69,6 +70,7 @@ func (s *tokenizerSpec) fromTokenizerJSON(text string) (*tokenizerFile, error) {
 	if s.class.unigram {
 		return f, s.fromUnigram(f)
 	}
+	s.whole = m.Whole
 	if m.Suffix != nil && *m.Suffix != s.class.suffix {
 		return nil, fmt.Errorf("end_of_word_suffix %q, expected %q, as %s has it", *m.Suffix, s.class.suffix, s.class.name)
 	}

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -23,6 +24,7 @@ type Tokenizer struct {
 	pad       int32   // -1 without padding
 	maxLength int
 	left      string // why EncodePadded returns an error, or ""
+	padsLeft  bool
 }
 
 // maxText is the largest size of a text in bytes. The library ends the process if one
@@ -59,7 +61,7 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	}
 	return &Tokenizer{
 		encoder: e, vocab: spec.size, before: spec.before, after: spec.after,
-		pad: spec.pad, maxLength: spec.maxLength, left: spec.left,
+		pad: spec.pad, maxLength: spec.maxLength, left: spec.left, padsLeft: spec.padsLeft,
 	}, nil
 }
 
@@ -181,6 +183,21 @@ func (t *Tokenizer) EncodePadded(text string, n int) (Padded, error) {
 		p.IDs = append(p.IDs, t.pad)
 	}
 	return p, nil
+}
+
+// Pad returns ids with padding, up to n ids, on the side that the tokenizer's files name.
+func (t *Tokenizer) Pad(ids []int32, n int) ([]int32, error) {
+	switch {
+	case len(ids) >= n:
+		return ids, nil
+	case t.pad < 0:
+		return nil, errors.New("the tokenizer has no pad token")
+	}
+	padding := slices.Repeat([]int32{t.pad}, n-len(ids))
+	if t.padsLeft {
+		return append(padding, ids...), nil
+	}
+	return append(slices.Clone(ids), padding...), nil
 }
 
 // around returns ids with the special tokens, in a slice with a capacity of size.

@@ -13,8 +13,8 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer, TokenizersBackend
 
 SPECIAL = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
@@ -76,6 +76,51 @@ def train(merges: int, corpus=CORPUS, special=SPECIAL) -> Qwen2Tokenizer:
     tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in special])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in PLAIN])
     return tokenizer
+
+
+# How Mistral's tokenizers cut text, since Tekken.
+TEKKEN_SPLIT = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+MISTRAL_SPECIAL = [
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]",
+    "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+]  # fmt: skip
+
+
+def train_mistral(merges: int, corpus=CORPUS, padding_side="left") -> TokenizersBackend:
+    """Returns a tokenizer of Mistral's kind: special tokens, 256 byte tokens and at most `merges` merged ones. Words
+    that are in the vocabulary are not merged, and <s> comes first."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(TEKKEN_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe.train_from_iterator(
+        corpus,
+        trainers.BpeTrainer(
+            vocab_size=256 + len(MISTRAL_SPECIAL) + merges,
+            min_frequency=1,
+            special_tokens=MISTRAL_SPECIAL,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    made = json.loads(bpe.to_str())
+    made["model"]["ignore_merges"] = True
+    made["model"]["vocab"]["Ġviolin"] = len(made["model"]["vocab"])  # that no merges lead to
+    bpe = Tokenizer.from_str(json.dumps(made))
+    bpe.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B:1", special_tokens=[("<s>", MISTRAL_SPECIAL.index("<s>"))]
+    )
+    return TokenizersBackend(
+        tokenizer_object=bpe, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+        padding_side=padding_side, model_max_length=131072,
+    )  # fmt: skip
 
 
 def train_clip(merges: int) -> CLIPTokenizer:
@@ -183,6 +228,8 @@ def to_transformers4(folder: Path, fast: bool = True):
     backend, config = _read(folder / "tokenizer.json"), _read(folder / "tokenizer_config.json")
     model, added = backend["model"], backend["added_tokens"]
     kind = config["tokenizer_class"]
+    if kind == "TokenizersBackend":
+        kind = "LlamaTokenizerFast"  # as Mistral's are published
     names = {t: config.get(t) for t in ("bos_token", "eos_token", "unk_token", "pad_token")}
     named = [t for t in names.values() if t]
     if model["type"] == "BPE":
@@ -235,6 +282,7 @@ def to_transformers4(folder: Path, fast: bool = True):
             "split_special_tokens": False,
         },
         "T5Tokenizer": {"extra_ids": len(extra), "legacy": True, "sp_model_kwargs": {}},
+        "LlamaTokenizerFast": {"legacy": True, "padding_side": config.get("padding_side")},
     }[kind]
     _write(folder / "tokenizer_config.json", dict(sorted(config.items())))
 
