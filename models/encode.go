@@ -83,12 +83,12 @@ func (r *Run) runTextEncoder(t *family.PromptEncoding, ids []int32, tap string) 
 	if err := r.ensureLoaded(t.Encoder); err != nil {
 		return nil, err
 	}
-	valid, err := r.validIDs(t, ids)
+	first, end, err := r.validIDs(t, ids)
 	if err != nil {
 		return nil, err
 	}
 	embeds := mlx.Scope(func() *mlx.Array {
-		x := r.runEncoder(t, ids, valid)
+		x := r.runEncoder(t, ids, first, end)
 		if limit := r.tokenLimit(t); t.LimitsRows && x.Dim(0) > limit {
 			x = x.Slice(0, 0, limit)
 		}
@@ -158,33 +158,36 @@ func (r *Run) givenIDs(t *family.PromptEncoding, prompt *prompt, tokens *family.
 	return ids, nil
 }
 
-func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32, valid int) *mlx.Array {
+func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32, first, end int) *mlx.Array {
 	if t.EncodeMasked == nil {
 		return t.Encode(ids)
 	}
-	return t.EncodeMasked(ids, valid)
+	return t.EncodeMasked(ids, first, end)
 }
 
-// validIDs returns the number of ids before the padding, which encodings with a mask need.
-func (r *Run) validIDs(t *family.PromptEncoding, ids []int32) (int, error) {
-	valid := len(ids)
+// validIDs returns where the ids without padding begin and end, which encodings with a mask need.
+func (r *Run) validIDs(t *family.PromptEncoding, ids []int32) (first, end int, err error) {
+	end = len(ids)
 	if t.EncodeMasked == nil {
-		return valid, nil
+		return 0, end, nil
 	}
 	pad, ok := int32(randomPad), r.random != nil
 	if !ok {
 		tokenizer, err := r.tokenizers[t.Tokenizer].load()
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		pad, ok = tokenizer.PadID()
 	}
 	if ok {
-		for valid > 0 && ids[valid-1] == pad {
-			valid--
+		for end > 0 && ids[end-1] == pad {
+			end--
+		}
+		for first < end && ids[first] == pad {
+			first++
 		}
 	}
-	return valid, nil
+	return first, end, nil
 }
 
 // encodeReference returns the latents [C, h, w] of a reference image in the pipeline's dtype.

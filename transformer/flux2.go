@@ -1,7 +1,6 @@
 package transformer
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -52,8 +51,6 @@ func (c *Flux2Config) Validate() error {
 		return fmt.Errorf("mlp_ratio %v, rope_theta %v, eps %v: must be positive", c.MLPRatio, c.RopeTheta, c.Eps)
 	case c.NumAttentionHeads > 0 && c.AttentionHeadDim > 0 && c.hidden() < 1:
 		return fmt.Errorf("mlp_ratio %v: the feed-forward has no features", c.MLPRatio)
-	case c.GuidanceEmbeds:
-		return errors.New("guidance_embeds true: FLUX.2-dev is not supported, only the klein models")
 	}
 	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, c.NumSingleLayers, c.AxesDimsRope, 4)
 }
@@ -82,7 +79,7 @@ type Flux2 struct {
 func NewFlux2(c Flux2Config) *Flux2 {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
 	m := &Flux2{
-		TimeGuidanceEmbed:         &flux2TimeEmbed{TimestepEmbedder: newTimestepEmbedding(c.TimestepGuidanceChannels, dim, false)},
+		TimeGuidanceEmbed:         newFlux2TimeEmbed(c, dim),
 		DoubleStreamModulationImg: newFlux2Modulation(dim, 6),
 		DoubleStreamModulationTxt: newFlux2Modulation(dim, 6),
 		SingleStreamModulation:    newFlux2Modulation(dim, 3),
@@ -158,6 +155,10 @@ func (m *Flux2) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(t*1000, m.Config.TimestepGuidanceChannels)
 }
 
+// Guidance is the sinusoidal embedding [1, timestep_guidance_channels] of a guidance scale that Forward
+// takes if the model has guidance_embeds.
+func (m *Flux2) Guidance(scale float32) *mlx.Array { return m.Timestep(scale) }
+
 // Forward returns the velocity [B, C, h, w] for latents [B, C, h, w], with prompt embeddings
 // [B, T, joint_attention_dim]. It computes in the dtype of the latents, in float16 with
 // float32 residual streams, which diffusers clips instead, and without rounding the text.
@@ -169,7 +170,7 @@ func (m *Flux2) Pass(in KVInputs, s *Flux2Sequence) Pass {
 	if in.References != nil {
 		tokens = mlx.Concat(1, tokens, toBatch(in.References.AsType(in.Latents.Dtype()), in.Latents.Dim(0)))
 	}
-	return m.pass(tokens, in.Timestep, in.Text, s, s.target.then(s.references), nil)
+	return m.pass(tokens, in, s, s.target.then(s.references), nil)
 }
 
 // flux2Tokens takes [B, C, h, w] to [B, h·w, C].
@@ -184,10 +185,10 @@ func (s *Flux2Sequence) latents(x *mlx.Array) *mlx.Array {
 
 // pass returns the pass of an image stream's tokens [B, n, C] at some positions. One that fills
 // the KV cache runs all blocks.
-func (m *Flux2) pass(tokens, timestep, text *mlx.Array, s *Flux2Sequence, at flux2Positions, kv *flux2KV) Pass {
+func (m *Flux2) pass(tokens *mlx.Array, in KVInputs, s *Flux2Sequence, at flux2Positions, kv *flux2KV) Pass {
 	dtype := tokens.Dtype()
-	p := &flux2Pass{Flux2: m, Flux2Sequence: s, tokens: tokens, textTokens: text.AsType(nn.WideDtype(dtype)), at: at}
-	p.temb = m.TimeGuidanceEmbed.Forward(timestep, dtype)
+	p := &flux2Pass{Flux2: m, Flux2Sequence: s, tokens: tokens, textTokens: in.Text.AsType(nn.WideDtype(dtype)), at: at}
+	p.temb = m.TimeGuidanceEmbed.Forward(in.Timestep, in.Guidance, dtype)
 	p.ofImage, p.ofText, p.ofBoth = m.modulations(p.temb, s, at.n, kv)
 	x := nn.WidenFP16(m.XEmbedder.Forward(tokens))
 	p.embedded = Hidden{Text: toBatch(m.ContextEmbedder.ForwardWide(p.textTokens, dtype), x.Dim(0)), Image: x}
@@ -258,7 +259,7 @@ func (m *Flux2) modulations(temb *mlx.Array, s *Flux2Sequence, n int, kv *flux2K
 	ofImage, ofText = project(m.DoubleStreamModulationImg), project(m.DoubleStreamModulationTxt)
 	ofBoth = project(m.SingleStreamModulation)
 	if kv.fills() {
-		temb = m.TimeGuidanceEmbed.Forward(m.Timestep(0), temb.Dtype())
+		temb = m.TimeGuidanceEmbed.Forward(m.Timestep(0), nil, temb.Dtype())
 		ofImage = ofImage.withReferences(m.DoubleStreamModulationImg.Forward(temb), between(n, 0, s.references.n), m.Observed())
 		ofBoth = ofBoth.withReferences(m.SingleStreamModulation.Forward(temb),
 			between(s.text.n+n, s.text.n, s.text.n+s.references.n), m.Observed())
@@ -266,15 +267,28 @@ func (m *Flux2) modulations(temb *mlx.Array, s *Flux2Sequence, n int, kv *flux2K
 	return ofImage.forAllBlocks(2), ofText.forAllBlocks(2), ofBoth.forAllBlocks(1)
 }
 
-// flux2TimeEmbed is Flux2TimestepGuidanceEmbeddings without guidance.
+// flux2TimeEmbed is Flux2TimestepGuidanceEmbeddings.
 type flux2TimeEmbed struct {
 	nn.Module
 	TimeProj         timeProj           `w:"time_proj"`
 	TimestepEmbedder *timestepEmbedding `w:"timestep_embedder"`
+	GuidanceEmbedder *timestepEmbedding `w:"guidance_embedder"` // nil without guidance_embeds
 }
 
-func (t *flux2TimeEmbed) Forward(timestep *mlx.Array, dtype mlx.Dtype) *mlx.Array {
-	return t.Tap(t.TimestepEmbedder.Forward(t.TimeProj.Forward(timestep, dtype))) // no input: the reference's is the time itself
+func newFlux2TimeEmbed(c Flux2Config, dim int) *flux2TimeEmbed {
+	t := &flux2TimeEmbed{TimestepEmbedder: newTimestepEmbedding(c.TimestepGuidanceChannels, dim, false)}
+	if c.GuidanceEmbeds {
+		t.GuidanceEmbedder = newTimestepEmbedding(c.TimestepGuidanceChannels, dim, false)
+	}
+	return t
+}
+
+func (t *flux2TimeEmbed) Forward(timestep, guidance *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	emb := t.TimestepEmbedder.Forward(t.TimeProj.Forward(timestep, dtype))
+	if t.GuidanceEmbedder != nil {
+		emb = emb.Add(t.GuidanceEmbedder.Forward(t.TimeProj.Forward(guidance, dtype)))
+	}
+	return t.Tap(emb) // no input: the reference's are the numbers themselves
 }
 
 // flux2Modulation is Flux2Modulation.

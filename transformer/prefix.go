@@ -15,6 +15,7 @@ type KVCache struct{ Keys, Values []*mlx.Array }
 type KVInputs struct {
 	Latents    *mlx.Array // [B, C, h, w]
 	Timestep   *mlx.Array // sinusoids
+	Guidance   *mlx.Array // sinusoids; nil for models that do not take the guidance scale
 	Text       *mlx.Array // embeddings, [B, T, D] or [1, T, D]
 	References *mlx.Array // tokens of reference images, [B, R, C] or [1, R, C]; nil without any
 	Cache      KVCache    // for CachedPass

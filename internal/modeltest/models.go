@@ -57,6 +57,12 @@ var Models = []Model{
 			"text_encoder": `{"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}`,
 		}},
 	{Name: "flux2-klein-kv", Guidance: 1, References: 1, Padded: true, Left: "vae/bn.num_batches_tracked"},
+	{Name: "flux2-dev", Variable: "FLUX2_DEV_MODEL", Guidance: 2.5, Padded: true, Single: true,
+		Left: "vae/bn.num_batches_tracked", configs: map[string]string{
+			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], ` +
+				`"joint_attention_dim": 384}`,
+			"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}}`,
+		}},
 	{Name: "qwen-image-ordinary", Variable: "QWEN_MODEL", Guidance: 4, Single: true, Left: "text_encoder/lm_head.weight"},
 	{Name: "qwen-image-small", Guidance: 4, Left: "text_encoder/lm_head.weight", Variant: true, configs: map[string]string{
 		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,

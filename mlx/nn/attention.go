@@ -63,6 +63,9 @@ type AttentionOptions struct {
 	// first keys (see [PaddedCausalAttention]); 0 is no limit.
 	Causal bool
 	Valid  int
+	// First, with Causal, is the number of rows at the start that are padding: no query sees their keys, and
+	// their own attention is zero.
+	First int
 	// Cache, if it is set, gets the rotated keys and the values, and returns those that queries see:
 	// the last of them, and more before.
 	Cache func(k, v *mlx.Array) (*mlx.Array, *mlx.Array)
@@ -137,6 +140,11 @@ func (m *Module) Attend(o AttentionOptions, q, k, v *mlx.Array) *mlx.Array {
 
 func (o AttentionOptions) attention(q, k, v *mlx.Array) *mlx.Array {
 	switch {
+	case o.Causal && o.First > 0:
+		rest := AttentionOptions{Causal: true, Valid: max(0, o.Valid-o.First)}
+		after := func(x *mlx.Array) *mlx.Array { return x.Slice(2, o.First, x.Dim(2)) }
+		b, h, d := q.Dim(0), q.Dim(1), v.Dim(3)
+		return mlx.Concat(2, mlx.Zeros(q.Dtype(), b, h, o.First, d), rest.attention(after(q), after(k), after(v)))
 	case o.Causal && o.Valid > 0:
 		return PaddedCausalAttention(q, k, v, o.Valid)
 	case o.Causal:
@@ -212,6 +220,12 @@ func (o AttentionOptions) weights(q, k *mlx.Array) *mlx.Array {
 	}
 	if o.Valid > 0 {
 		scores = mlx.Where(index(lk).Less(mlx.Scalar(float64(o.Valid), mlx.Float32)), scores, hidden)
+	}
+	if o.First > 0 {
+		keys := index(lk).GreaterEqual(mlx.Scalar(float64(o.First), mlx.Float32))
+		none := index(lq).Less(mlx.Scalar(float64(o.First), mlx.Float32)).Reshape(lq, 1)
+		seen := mlx.Where(keys.Or(none), scores, hidden).LazySoftmax() // a softmax of nothing is no number
+		return mlx.Where(none, mlx.Scalar(0, mlx.Float32), seen)
 	}
 	return scores.LazySoftmax()
 }

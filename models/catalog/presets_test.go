@@ -61,6 +61,7 @@ func TestPresets(t *testing.T) {
 	apache2 := family.Licence{Name: "Apache-2.0", Commercial: family.CommercialAllowed}
 	flux1Dev := family.Licence{Name: "FLUX.1 [dev] Non-Commercial License", Commercial: family.CommercialForbidden}
 	flux2 := family.Licence{Name: "FLUX Non-Commercial License", Commercial: family.CommercialForbidden}
+	flux2Dev := family.Licence{Name: "FLUX [dev] Non-Commercial License", Commercial: family.CommercialForbidden}
 	qwen21 := family.Licence{Name: "Qwen Research License", Commercial: family.CommercialForbidden}
 	krea2 := family.Licence{Name: "Krea 2 Community License", Commercial: family.CommercialConditional}
 	tests := []struct {
@@ -86,6 +87,8 @@ func TestPresets(t *testing.T) {
 			Repo: "black-forest-labs/FLUX.1-Fill-dev", Licence: flux1Dev, Gated: true,
 			Defaults: family.Defaults{Steps: 50, Guidance: 30, MaxSequenceLength: 512},
 		}},
+		{"flux2-dev FLUX.2-dev", catalog.Preset{Repo: "black-forest-labs/FLUX.2-dev", Licence: flux2Dev, Gated: true,
+			Defaults: family.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
 		{"flux2-klein klein-4B flux2-klein-4B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-4B", Licence: apache2,
 			Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
 		{"klein-9b flux2-klein-9B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-9B",

@@ -96,7 +96,11 @@ func inferFlux2(s *layout.Sizes, inferred, published map[string]any) {
 // last layer too.
 func flux2FLOPs(c transformer.Flux2Config, image, text int) float64 {
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
-	macs := float64(c.TimestepGuidanceChannels)*d + d*d + 15*d*d
+	embedder := float64(c.TimestepGuidanceChannels)*d + d*d
+	macs := embedder + 15*d*d
+	if c.GuidanceEmbeds {
+		macs += embedder
+	}
 	hidden := float64(int(d * c.MLPRatio))
 	macs += jointMACs(d, hidden, image, text, c.NumLayers+c.NumSingleLayers, 3)
 	return 2 * (macs + endMACs(d, c.InChannels, c.InChannels, c.JointAttentionDim, image, text))

@@ -27,6 +27,7 @@ var All = named(
 	Qwen3VLForConditionalGeneration, // before Qwen3Model, whose names occur in its files
 	Qwen3Model,
 	Qwen25VLForConditionalGeneration,
+	Mistral3ForConditionalGeneration, // after those that have its names and more
 )
 
 // named sets the names of the classes' tables.

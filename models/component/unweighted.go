@@ -11,4 +11,5 @@ var (
 
 	Qwen2VLProcessor = &Class{Name: "Qwen2VLProcessor", Library: "transformers", Role: Processor}
 	Qwen3VLProcessor = &Class{Name: "Qwen3VLProcessor", Library: "transformers", Role: Processor, Tokenizer: true}
+	PixtralProcessor = &Class{Name: "PixtralProcessor", Library: "transformers", Role: Processor, Tokenizer: true}
 )

@@ -311,9 +311,9 @@ type PromptEncoding struct {
 	// if the text encoder does not see them.
 	Images func(ids []int32) ([]int32, error)
 	Encode func(ids []int32) *mlx.Array
-	// EncodeMasked replaces Encode for text encoders that mask padding: only the first valid ids
-	// are not padding. It needs the tokenizer even if the ids are overridden.
-	EncodeMasked func(ids []int32, valid int) *mlx.Array
+	// EncodeMasked replaces Encode for text encoders that mask padding: only the ids from first to end,
+	// exclusive, are not padding. It needs the tokenizer even if the ids are overridden.
+	EncodeMasked func(ids []int32, first, end int) *mlx.Array
 	// NeedsIDs reports that the predictor needs the ids of the prompt besides the output: they are
 	// determined even if the output is overridden.
 	NeedsIDs bool

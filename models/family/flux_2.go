@@ -9,6 +9,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
@@ -20,15 +21,29 @@ var flux2Licence = Licence{
 	Commercial: CommercialForbidden, Terms: noCommercialUse,
 }
 
-// Flux2 is the family of FLUX.2-klein.
+// flux2DevLicence is the licence of FLUX.2-dev.
+var flux2DevLicence = Licence{
+	Name: "FLUX [dev] Non-Commercial License", ID: "flux-dev-non-commercial-license", URL: "LICENSE.txt",
+	Commercial: CommercialForbidden, Terms: noCommercialUse,
+}
+
+// Flux2 is the family of FLUX.2.
 var Flux2 = &Family{
-	Name: "FLUX.2-klein",
+	Name: "FLUX.2",
 	Pipelines: []*Class{
 		{Name: "Flux2KleinPipeline", Also: []string{"Flux2KleinInpaintPipeline"}, Configure: configureFlux2,
 			Components: flux2Components, References: anyNumber},
 		{Name: "Flux2KleinKVPipeline", Configure: configureFlux2KV, Components: flux2Components, References: anyNumber},
+		{Name: "Flux2Pipeline", Guidance: picture.DistilledCFGScale, Configure: configureFlux2Dev,
+			Components: flux2DevComponents, References: anyNumber},
 	},
 	Models: slices.Concat(
+		publish(Model{
+			Class: "Flux2Pipeline", Licence: flux2DevLicence, Gated: true, Scheduler: flowShift, Transformer: map[string]any{"guidance_embeds": true},
+			Processor: pixtralProcessor,
+		}, Model{
+			Name: "flux2-dev", Aliases: []string{"flux.2-dev"}, Repo: "black-forest-labs/FLUX.2-dev", Defaults: defaults(50, 4),
+		}),
 		publish(klein4B, Model{
 			Name: "flux2-klein-4b", Aliases: []string{"flux2-klein", "klein-4b", "flux.2-klein-4b"},
 			Repo: "black-forest-labs/FLUX.2-klein-4B", Defaults: defaults(4, 1), Index: map[string]any{"is_distilled": true},
@@ -51,9 +66,9 @@ var Flux2 = &Family{
 		}),
 	),
 	Help: Help{
-		Guidance: "1 or less disables it for FLUX.2-klein-base, and FLUX.2-klein has no guidance",
-		Editors:  "FLUX.2-klein",
-		Editing: `FLUX.2-klein takes any number of reference images. Each side must have at least
+		Guidance: "FLUX.2-dev takes any value, 1 or less disables it for FLUX.2-klein-base, and FLUX.2-klein has no guidance",
+		Editors:  "FLUX.2",
+		Editing: `FLUX.2 takes any number of reference images. Each side must have at least
 64 pixels, and the long side at most 8 times as many as the short side. Images
 larger than a megapixel are reduced to one, and all are cropped at the center so
 that their sides are multiples of 16. Prompts refer to them as image 1, image 2
@@ -112,24 +127,38 @@ func configureFlux2KV(l *Configs) (Pipeline, Networks) { return (&flux2{cached: 
 
 // declare reads the configs and declares the networks.
 func (f *flux2) declare(l *Configs) (Pipeline, Networks) {
-	text, c := textenc.DefaultQwen3Config(), transformer.DefaultFlux2Config()
+	text := textenc.DefaultQwen3Config()
+	l.Read("text_encoder", &text)
+	layers := f.read(l, flux2OutLayers, text.HiddenSize, text.NumHiddenLayers, false)
+	if l.Failed() {
+		return nil, nil
+	}
+	f.textEncoder = textenc.NewQwen3(text, layers, f.dtype)
+	return f, Networks{"text_encoder": f.textEncoder, "transformer": f.transformer}
+}
+
+// read reads the configs besides the text encoder's, of which it gets the sizes, and returns the numbers of
+// its hidden states.
+func (f *flux2) read(l *Configs, published []int, size, textLayers int, guided bool) []int {
+	c := transformer.DefaultFlux2Config()
 	var own struct {
 		IsDistilled bool  `json:"is_distilled"`
 		OutLayers   []int `json:"text_encoder_out_layers"`
 	}
-	l.Read("text_encoder", &text)
 	l.Read("transformer", &c)
 	l.Index(&own)
-	layers := l.HiddenStates("text_encoder_out_layers", own.OutLayers, flux2OutLayers, 1, text.NumHiddenLayers)
-	l.Fits("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
+	layers := l.HiddenStates("text_encoder_out_layers", own.OutLayers, published, 1, textLayers)
+	l.Fits("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*size,
 		"joint_attention_dim", c.JointAttentionDim)
+	if c.GuidanceEmbeds != guided {
+		l.CheckTransformer(fmt.Errorf("guidance_embeds %v: expected %v, as FLUX.2-dev alone has guidance_embeds", c.GuidanceEmbeds, guided))
+	}
 	if l.Failed() {
-		return nil, nil
+		return nil
 	}
 	f.dtype, f.distilled, f.unpatched = l.Dtype, own.IsDistilled || f.cached, unpatched{c.InChannels}
-	f.textEncoder = textenc.NewQwen3(text, layers, f.dtype)
 	f.transformer = transformer.NewFlux2(c)
-	return f, Networks{"text_encoder": f.textEncoder, "transformer": f.transformer}
+	return layers
 }
 
 func (f *flux2) Defaults() Defaults {
@@ -147,7 +176,7 @@ func (f *flux2) PromptEncodings([]image.Image) []PromptEncoding {
 		// the chat template with enable_thinking=False and a generation prompt
 		Tokenize:     chat("", "<think>\n\n</think>\n\n").padded,
 		Padded:       true,
-		EncodeMasked: func(ids []int32, valid int) *mlx.Array { return f.textEncoder.ForwardPadded(ids, valid).Squeeze(0) },
+		EncodeMasked: func(ids []int32, _, end int) *mlx.Array { return f.textEncoder.ForwardPadded(ids, end).Squeeze(0) },
 	}}
 }
 
@@ -242,5 +271,8 @@ func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 		return nil, errs.Request(err)
 	}
 	in := transformer.KVInputs{Text: embeds, References: references}
+	if f.transformer.Config.GuidanceEmbeds {
+		in.Guidance = f.transformer.Guidance(float32(c.Guidance))
+	}
 	return kvPredictor(c, compile, f.transformer, s, in, f.dtype, f.cached && references != nil), nil
 }

@@ -121,7 +121,6 @@ var unsupported = []struct{ name, about string }{
 	{"ControlNet", "which has a ControlNet next to the transformer"},
 	{"FluxControl", "whose transformer takes a control image, such as edges or depth"},
 	{"FluxPriorRedux", "which makes prompt embeddings of an image, and no image"},
-	{"Flux2Pipeline", "FLUX.2-dev, whose text encoder is Mistral"},
 	{"QwenImageLayered", "which splits an image into several transparent layers"},
 	{"ZImageOmni", "which has another image encoder, SigLIP, for its reference images"},
 }

@@ -21,7 +21,7 @@ var diffusersClasses = map[string]string{
 	"FluxControlNetPipeline":     "a ControlNet", "FluxControlNetImg2ImgPipeline": "a ControlNet",
 	"FluxControlNetInpaintPipeline": "a ControlNet", "FluxPriorReduxPipeline": "prompt embeddings of an image",
 	"Flux2KleinPipeline": "Flux2KleinPipeline", "Flux2KleinInpaintPipeline": "Flux2KleinPipeline",
-	"Flux2KleinKVPipeline": "Flux2KleinKVPipeline", "Flux2Pipeline": "FLUX.2-dev",
+	"Flux2KleinKVPipeline": "Flux2KleinKVPipeline", "Flux2Pipeline": "Flux2Pipeline",
 	"QwenImagePipeline": "QwenImagePipeline", "QwenImageImg2ImgPipeline": "QwenImagePipeline",
 	"QwenImageInpaintPipeline": "QwenImagePipeline", "QwenImageEditPipeline": "QwenImageEditPipeline",
 	"QwenImageEditInpaintPipeline": "QwenImageEditPipeline", "QwenImageEditPlusPipeline": "QwenImageEditPlusPipeline",

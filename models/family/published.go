@@ -113,6 +113,9 @@ var (
 		"min_pixels":           3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
 		"image_mean": []float64{0.48145466, 0.4578275, 0.40821073}, "image_std": []float64{0.26862954, 0.26130258, 0.27577711},
 	}
+	pixtralProcessor = map[string]any{
+		"image_processor_type": "PixtralImageProcessorFast", "patch_size": 14, "size": map[string]any{"longest_edge": 1540},
+	}
 	qwen3VLProcessor = map[string]any{
 		"image_processor_type": "Qwen2VLImageProcessorFast",
 		"size":                 map[string]any{"shortest_edge": 65536, "longest_edge": 16777216},

@@ -200,7 +200,7 @@ def rows(query, key, mask, causal, scale, head: int):
         scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
     if mask is not None:
         scores = masked(scores, mask[:, min(head, mask.shape[1] - 1)] if mask.dim() == 4 else mask)
-    return scores.softmax(-1)
+    return scores.softmax(-1).nan_to_num()  # no weights for a query that sees nothing
 
 
 def masked(scores, mask):

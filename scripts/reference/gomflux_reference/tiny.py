@@ -174,7 +174,13 @@ def processor_files(folder: Path):
     """Splits a processor that transformers 5 saved into the files of transformers 4."""
     config = read_json(folder / "processor_config.json")
     for key, name in (("image_processor", "preprocessor_config"), ("video_processor", "video_preprocessor_config")):
-        part = config[key] | {"processor_class": config["processor_class"]}
-        part |= {"min_pixels": part["size"]["shortest_edge"], "max_pixels": part["size"]["longest_edge"]}
+        if not (part := config.pop(key, None)):
+            continue
+        part |= {"processor_class": config["processor_class"]}
+        if "shortest_edge" in part["size"]:
+            part |= {"min_pixels": part["size"]["shortest_edge"], "max_pixels": part["size"]["longest_edge"]}
         write_json(folder / f"{name}.json", dict(sorted(part.items())))
-    (folder / "processor_config.json").unlink()
+    if "image_token" in config:  # as Pixtral's, which has more than Qwen's
+        write_json(folder / "processor_config.json", config)
+    else:
+        (folder / "processor_config.json").unlink()

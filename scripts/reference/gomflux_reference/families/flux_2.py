@@ -1,6 +1,7 @@
-"""FLUX.2-klein: a transformer of two streams, then one, layers of a Qwen3, an autoencoder with batch-norm statistics.
+"""FLUX.2: a transformer of two streams, then one, layers of a Qwen3, an autoencoder with batch-norm statistics.
 
-The distilled model knows no guidance, the base one does, and the KV one looks at the pictures that it edits once.
+Of klein, the distilled model knows no guidance, the base one does, and the KV one looks at the pictures that it edits
+once. The transformer of dev takes the guidance, and its text encoder is a Mistral 3.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ import random
 
 import diffusers
 import transformers
+from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 
 from .. import tokenizer
 from . import Family, TextEncoder, all_rows, autoencoders, parts, text_encoders
@@ -16,9 +18,10 @@ from . import Family, TextEncoder, all_rows, autoencoders, parts, text_encoders
 # The published models' hidden states are an argument's default. Smaller ones name theirs in model_index.json.
 OUT_LAYERS = "text_encoder_out_layers"
 OUT_LAYERS_OF_KLEIN = (9, 18, 27)
+OUT_LAYERS_OF_DEV = (10, 20, 30)
 
 
-def transformer(d: dict) -> diffusers.Flux2Transformer2DModel:
+def transformer(d: dict, guidance_embeds=False) -> diffusers.Flux2Transformer2DModel:
     return diffusers.Flux2Transformer2DModel(
         in_channels=4 * d["latent_channels"],
         **parts.attention(d),
@@ -27,7 +30,7 @@ def transformer(d: dict) -> diffusers.Flux2Transformer2DModel:
         mlp_ratio=d["mlp_ratio"],
         rope_theta=d["rope_theta"],
         eps=d["norm_eps"],
-        guidance_embeds=False,
+        guidance_embeds=guidance_embeds,
     )
 
 
@@ -125,4 +128,33 @@ KV = dataclasses.replace(
     matches=lambda pipe: True,
 )
 
-FAMILIES = {"flux2-klein": DISTILLED, "flux2-klein-base": BASE, "flux2-klein-kv": KV}
+
+
+def build_dev(d: dict) -> dict:
+    parts.check_layers(d, "out_layers")
+    # the system message would have over a hundred tokens otherwise
+    tok = tokenizer.train_mistral(d["merges"], [SYSTEM_MESSAGE] * 8 + tokenizer.CORPUS, d["padding_side"])
+    return {
+        "scheduler": parts.by_size(d, use_dynamic_shifting=True),
+        "text_encoder": text_encoders.mistral3(d, tok),
+        "tokenizer": text_encoders.pixtral_processor(tok),
+    }
+
+
+DEV = dataclasses.replace(
+    DISTILLED,
+    pipeline=diffusers.Flux2Pipeline,
+    inpaint_pipeline=None,
+    dims=DISTILLED.dims | text_encoders.MISTRAL | dict(padding_side="left"),
+    full=DISTILLED.full
+    | text_encoders.MISTRAL_24B
+    | dict(heads=48, layers=8, single_layers=48, out_layers=OUT_LAYERS_OF_DEV),
+    build=build_dev,
+    transformer=functools.partial(transformer, guidance_embeds=True),
+    draw=lambda r: draw(r) | dict(padding_side=r.choice(("left", "left", "right"))),
+    embeddings=lambda pipe: tuple(parts.option(pipe, OUT_LAYERS, OUT_LAYERS_OF_DEV)),
+    guidance=lambda r: round(r.uniform(0, 6), 2),
+    matches=lambda pipe: True,
+)
+
+FAMILIES = {"flux2-klein": DISTILLED, "flux2-klein-base": BASE, "flux2-klein-kv": KV, "flux2-dev": DEV}

@@ -39,6 +39,13 @@ UNUSED_VISION = dict(
     vision_patch=4, vision_positions=16,
 )  # fmt: skip
 
+# Dimensions of small Mistral 3s, and of the published one, whose vision encoder sees nothing here.
+MISTRAL = QWEN3 | dict(text_layers=5, text_rope_theta=1e8, text_norm_eps=1e-5)
+MISTRAL_24B = dict(
+    text_hidden=5120, text_intermediate=32768, text_layers=40, text_heads=32, text_kv_heads=8, text_head_dim=128,
+    text_rope_theta=1e9,
+)  # fmt: skip
+
 # The same of CLIP and T5.
 CLIP_T5 = dict(
     clip_hidden=24, clip_intermediate=40, clip_layers=3, clip_heads=3, clip_norm_eps=1e-5, clip_merges=200,
@@ -87,6 +94,52 @@ def qwen3_config(d: dict, tok) -> transformers.Qwen3Config:
         bos_token_id=tok.pad_token_id,
         eos_token_id=tok.eos_token_id,
     )
+
+
+# As Mistral Small's, of a message's parts.
+MISTRAL_CHAT = """\
+{{- bos_token }}
+{%- for message in messages %}
+    {%- set name = 'SYSTEM_PROMPT' if message.role == 'system' else 'INST' %}
+    {{- '[' + name + ']' }}
+    {%- for part in message.content %}{{- part.text }}{%- endfor %}
+    {{- '[/' + name + ']' }}
+{%- endfor %}
+"""
+
+
+def mistral3(d: dict, tok) -> transformers.Mistral3ForConditionalGeneration:
+    """Returns a Mistral 3 with a vision encoder of two layers, for a tokenizer with tokens of images."""
+    text = dict(
+        model_type="mistral",
+        vocab_size=vocabulary(tok),
+        hidden_size=d["text_hidden"],
+        intermediate_size=d["text_intermediate"],
+        num_hidden_layers=d["text_layers"],
+        num_attention_heads=d["text_heads"],
+        num_key_value_heads=d["text_kv_heads"],
+        head_dim=d["text_head_dim"],
+        rms_norm_eps=d["text_norm_eps"],
+        rope_theta=d["text_rope_theta"],
+        sliding_window=None,
+        max_position_embeddings=131072,
+    )
+    vision = dict(
+        model_type="pixtral", hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2, head_dim=4,
+        patch_size=14, image_size=56,
+    )  # fmt: skip
+    return transformers.Mistral3ForConditionalGeneration(
+        transformers.Mistral3Config(
+            text_config=text, vision_config=vision, image_token_index=tok.convert_tokens_to_ids("[IMG]")
+        )
+    )
+
+
+def pixtral_processor(tok) -> transformers.PixtralProcessor:
+    return transformers.PixtralProcessor(
+        transformers.PixtralImageProcessor(patch_size=14), tok, patch_size=14, spatial_merge_size=2,
+        chat_template=MISTRAL_CHAT,
+    )  # fmt: skip
 
 
 def draw_qwen3(r: random.Random, layers: int) -> dict:

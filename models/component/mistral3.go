@@ -1,0 +1,64 @@
+package component
+
+import (
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/textenc"
+)
+
+// Mistral3ForConditionalGeneration is the text encoder of FLUX.2-dev.
+var Mistral3ForConditionalGeneration = &Class{
+	Name: "Mistral3ForConditionalGeneration", Library: "transformers", Role: TextEncoder, Folder: "text_encoder",
+	Prefix: "model.", Headed: true,
+	// mflux 0.24 does not have the class: the names are those of transformers 5
+	MFlux: []*layout.Table{{
+		Metadata:  mfluxKey,
+		Signature: []string{"language_model.embed_tokens.weight", "language_model.layers.0.mlp.gate_proj.weight"},
+		Rules: layout.Rename(
+			"language_model.embed_tokens", "language_model.model.embed_tokens",
+			"language_model.layers", "language_model.model.layers",
+			"language_model.norm", "language_model.model.norm",
+			"language_model", "model.language_model",
+		),
+		Lacks: []string{"lm_head.weight", "language_model.lm_head.weight", "vision_tower.*", "multi_modal_projector.*",
+			"model.vision_tower.*", "model.multi_modal_projector.*"},
+	}},
+	// names of transformers 4 and 5, and of ComfyUI, whose files have the tokenizer too
+	Original: []*layout.Table{
+		mistral3Table("language_model.model."), mistral3Table("model.language_model."), mistral3Table("model."),
+	},
+	LoRAUnusedLayers: true,
+	Infer:            inferMistral3,
+	Blocks: func(model any) BlockMemory {
+		m := model.(*textenc.Mistral3)
+		c := m.Config.Text
+		return languageModel(len(m.LanguageModel.Layers), c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
+	},
+}
+
+func mistral3Table(prefix string) *layout.Table {
+	return &layout.Table{
+		Prefixes: textPrefixes("mistral3_24b"),
+		Signature: []string{
+			prefix + "embed_tokens.weight", prefix + "layers.0.self_attn.q_proj.weight", prefix + "layers.0.mlp.gate_proj.weight",
+		},
+		Rules: append(layout.Rename(
+			prefix+"embed_tokens", "language_model.embed_tokens",
+			prefix+"layers", "language_model.layers",
+			prefix+"norm", "language_model.norm",
+		), layout.Unused("tekken_model")...),
+	}
+}
+
+// inferMistral3 assumes the head size of the published model.
+func inferMistral3(s *layout.Sizes, inferred, published map[string]any) {
+	const size, first = 128, "language_model.layers.0."
+	text := map[string]any{
+		"vocab_size": s.Dim("language_model.embed_tokens.weight", 0), "hidden_size": s.Dim("language_model.embed_tokens.weight", 1),
+		"intermediate_size": s.Dim(first+"mlp.gate_proj.weight", 0), "num_hidden_layers": s.Count("language_model.layers"),
+		"head_dim":            size,
+		"num_attention_heads": s.Divide("the queries' width", s.Dim(first+"self_attn.q_proj.weight", 0), size),
+		"num_key_value_heads": s.Divide("the keys' width", s.Dim(first+"self_attn.k_proj.weight", 0), size),
+		"hidden_act":          "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e9,
+	}
+	inferred["text_config"] = text
+}
