@@ -48,6 +48,7 @@ FAMILIES = {
         "FLUX.2-klein-9B", "flux2-klein", "flux2", 512, "flux2-klein-9b", guidance=(1.0, None), edits=True, kept_area=True,
         dims={"heads": 32, "layers": 8, "single_layers": 24, "text_hidden": 4096, "text_intermediate": 12288},
     ),
+    "flux2-dev": Family("FLUX.2-dev", "flux2-dev", "flux2", 512, "flux2-dev", guidance=(4.0, None), edits=True, kept_area=True),
     "flux1-schnell": Family("FLUX.1-schnell", "flux1-schnell", "flux", 256, "flux1-schnell"),
     "flux1-dev": Family("FLUX.1-dev", "flux1-dev", "flux", 512, "flux1-dev", guidance=(3.5, None)),
     "flux1-kontext": Family(
