@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"slices"
+	"sync"
 )
 
 // A bpe encodes text with a BPE vocabulary. The tokenizers library only normalizes the text and cuts
@@ -14,6 +15,23 @@ type bpe struct {
 	ids    [512]uint32 // of the characters that stand for bytes: in words, and at their ends; noID for dropped ones
 	added  []addedToken
 	merges merges
+
+	words    lazyCutter // cuts out no added tokens
+	spell    sync.Once
+	spelling [][]byte // what each token stands for, see Bytes
+}
+
+// A lazyCutter is made when it is needed.
+type lazyCutter struct {
+	spec tokenizerSpec
+	once sync.Once
+	made encoder // nil until then
+	err  error
+}
+
+func (l *lazyCutter) encoder() (encoder, error) {
+	l.once.Do(func() { l.made, l.err = l.spec.newEncoder() })
+	return l.made, l.err
 }
 
 // merges has the merges of a vocabulary.
@@ -72,6 +90,8 @@ func (s *tokenizerSpec) newBPE() (encoder, error) {
 	}) {
 		return s.newEncoder()
 	}
+	e.words.spec = cutter
+	e.words.spec.added = []addedToken{}
 	var err error
 	e.cutter, err = cutter.newEncoder()
 	return e, err
@@ -98,12 +118,12 @@ func (s *tokenizerSpec) rankMerges() error {
 }
 
 func (e *bpe) Encode(text string) []int32 {
-	ids, _ := e.encode(text)
+	ids, _ := e.join(e.cutter.Encode(text))
 	return ids
 }
 
 func (e *bpe) Starts(text string) []int {
-	_, starts := e.encode(text)
+	_, starts := e.join(e.cutter.Encode(text))
 	offsets := e.cutter.Starts(text)
 	for i, start := range starts {
 		starts[i] = offsets[start]
@@ -111,11 +131,15 @@ func (e *bpe) Starts(text string) []int {
 	return starts
 }
 
-func (e *bpe) Close() { e.cutter.Close() }
+func (e *bpe) Close() {
+	e.cutter.Close()
+	if e.words.made != nil {
+		e.words.made.Close()
+	}
+}
 
-// encode returns the ids of a text, and where among the cutter's ids each begins.
-func (e *bpe) encode(text string) (ids []int32, starts []int) {
-	cut := e.cutter.Encode(text)
+// join returns the ids of a text that the cutter has cut, and where among the cutter's ids each begins.
+func (e *bpe) join(cut []int32) (ids []int32, starts []int) {
 	var word []symbol
 	for i, id := range cut {
 		if id >= firstAdded {
