@@ -401,6 +401,16 @@ func (a *Array) Take(axis int, indices []int32) *Array {
 	return wrap(r)
 }
 
+// Gather selects rows of the first axis by an array of indices of any shape, whose axes replace the
+// first one. It limits the indices to the rows that there are, since MLX would read beyond them.
+func (a *Array) Gather(indices *Array) *Array {
+	last := Scalar(float64(a.Dim(0)-1), indices.Dtype())
+	safe := indices.Maximum(Scalar(0, indices.Dtype())).Minimum(last)
+	var r uintptr
+	check(mlxc.TakeAxis(&r, a.h(), safe.h(), 0, stream))
+	return wrap(r)
+}
+
 // Making arrays.
 
 // Full returns an array with the same value everywhere.

@@ -87,9 +87,18 @@ func (q *Quantized) MatmulT(x *Array) *Array {
 
 // TakeRows selects rows of the matrix by index.
 func (q *Quantized) TakeRows(rows []int32) *Quantized {
-	out := &Quantized{Quantization: q.Quantization, Packed: q.Packed.TakeRows(rows), Scales: q.Scales.TakeRows(rows)}
+	return q.rows(func(a *Array) *Array { return a.TakeRows(rows) })
+}
+
+// Gather selects rows of the matrix by an array of indices; see [Array.Gather].
+func (q *Quantized) Gather(indices *Array) *Quantized {
+	return q.rows(func(a *Array) *Array { return a.Gather(indices) })
+}
+
+func (q *Quantized) rows(of func(*Array) *Array) *Quantized {
+	out := &Quantized{Quantization: q.Quantization, Packed: of(q.Packed), Scales: of(q.Scales)}
 	if q.Biases != nil {
-		out.Biases = q.Biases.TakeRows(rows)
+		out.Biases = of(q.Biases)
 	}
 	return out
 }

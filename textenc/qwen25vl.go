@@ -17,6 +17,8 @@ type Qwen25VLConfig struct {
 	Text         Qwen25VLTextConfig
 	Vision       Qwen25VLVisionConfig
 	ImageTokenID int
+	// TieWordEmbeddings reports that the language model's head has the weights of the embeddings.
+	TieWordEmbeddings bool
 }
 
 // Qwen25VLTextConfig is the config of the language model, as version 4 of transformers
@@ -35,6 +37,7 @@ type Qwen25VLTextConfig struct {
 	RopeTheta         *float64    `json:"rope_theta"`
 	RopeScaling       *qwenVLRope `json:"rope_scaling"`
 	RopeParameters    *qwenVLRope `json:"rope_parameters"`
+	TieWordEmbeddings bool        `json:"tie_word_embeddings"` // as that of Qwen25VLConfig
 }
 
 // DefaultQwen25VLConfig returns the values that transformers uses for fields that a
@@ -72,7 +75,8 @@ func (c *Qwen25VLConfig) UnmarshalJSON(data []byte) error {
 		Text         *Qwen25VLTextConfig   `json:"text_config"`
 		Vision       *Qwen25VLVisionConfig `json:"vision_config"`
 		ImageTokenID *int                  `json:"image_token_id"`
-	}{&c.Text, &c.Vision, &c.ImageTokenID})
+		Tie          *bool                 `json:"tie_word_embeddings"`
+	}{&c.Text, &c.Vision, &c.ImageTokenID, &c.TieWordEmbeddings})
 }
 
 // Validate returns an error if the model cannot be run with the config.
@@ -138,6 +142,14 @@ func (c *Qwen25VLTextConfig) rope() qwenVLRope {
 	return r
 }
 
+// layers returns the config of the layers, which are Qwen3's without norms of heads.
+func (c *Qwen25VLTextConfig) layers() Qwen3Config {
+	return Qwen3Config{
+		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, IntermediateSize: c.IntermediateSize, NumHiddenLayers: c.NumHiddenLayers,
+		NumAttentionHeads: c.NumAttentionHeads, NumKeyValueHeads: c.kvHeads(), HeadDim: c.headDim(), RMSNormEps: c.RMSNormEps,
+	}
+}
+
 func (c *Qwen25VLTextConfig) headDim() int { return c.HiddenSize / c.NumAttentionHeads }
 
 func (c *Qwen25VLTextConfig) kvHeads() int {
@@ -154,7 +166,7 @@ func (c *Qwen25VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int3
 }
 
 func (c *Qwen25VLConfig) imageTokens() imageTokens {
-	return imageTokens{int32(c.ImageTokenID), c.Vision.patches()}
+	return imageTokens{"Qwen2.5-VL", int32(c.ImageTokenID), c.Vision.patches()}
 }
 
 // Qwen25VL is transformers' Qwen2_5_VLModel, used as a text encoder. It is
@@ -184,6 +196,18 @@ func NewQwen25VL(c Qwen25VLConfig, vision bool, dtype mlx.Dtype) *Qwen25VL {
 	return m
 }
 
+// NewQwen25VLForConditionalGeneration declares the model with its head.
+func NewQwen25VLForConditionalGeneration(c Qwen25VLConfig, vision bool, dtype mlx.Dtype) *CausalLM {
+	var sees ImageConfig
+	if vision {
+		sees = &c
+	}
+	return newCausalLM(NewQwen25VL(c, vision, dtype), c.TieWordEmbeddings || c.Text.TieWordEmbeddings, sees, dtype)
+}
+
+func (m *Qwen25VL) embeddings() *nn.Embedding { return m.LanguageModel.EmbedTokens }
+func (m *Qwen25VL) depth() int                { return len(m.LanguageModel.Layers) }
+
 // Unused returns patterns of tensors that a checkpoint may have and that are not needed.
 func (m *Qwen25VL) Unused() []string {
 	unused := []string{"lm_head.weight"}
@@ -198,142 +222,51 @@ func (m *Qwen25VL) Unused() []string {
 // tokens, whose number [Qwen25VLConfig.ExpandImages] adapts. Without images, all ids are
 // text. Leave out padding: no token depends on later ones.
 func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
-	if len(ids) == 0 {
-		mlx.Throw(errors.New("no token ids for Qwen2.5-VL"))
-	}
-	if len(images) == 0 {
-		images = nil
-	} else if m.Visual == nil {
-		mlx.Throw(errors.New("images for a Qwen2.5-VL without its vision encoder"))
-	}
-	tokens := m.Config.imageTokens()
-	positions, err := tokens.place(ids, images)
-	if err != nil {
-		mlx.Throw(fmt.Errorf("Qwen2.5-VL: %w", err))
-	}
-	x := m.LanguageModel.EmbedTokens.Forward(ids, m.Dtype)
-	if images != nil {
-		x = tokens.replace(x, ids, m.Visual.Forward(images, m.Dtype))
-	}
-	return m.tap(m.LanguageModel.Forward(x, positions, images != nil, m.Dtype), ids, images)
+	return m.hidden(mlx.FromInt32(ids, 1, len(ids)), images, newPass(nil, 1, len(ids), m.Dtype))
 }
 
-// tap passes the output through the hook with the inputs of the reference.
-func (m *Qwen25VL) tap(y *mlx.Array, ids []int32, images []VisionInput) *mlx.Array {
+func (m *Qwen25VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array {
+	var see func([]VisionInput) (*mlx.Array, []*mlx.Array)
+	if m.Visual != nil {
+		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype), nil }
+	}
+	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
+	y := m.LanguageModel.Forward(in, p)
 	if !m.Observed() {
 		return y
 	}
-	var pixels, grids *mlx.Array
-	if images != nil {
-		pixels, grids = pixelsOf(images), gridsOf(images)
-	}
-	return m.Tap(y, mlx.FromInt32(ids, 1, len(ids)), pixels, grids)
+	return m.Tap(y, in.tapped()...)
 }
 
 // qwen25VLText is Qwen2_5_VLTextModel.
 type qwen25VLText struct {
-	nn.Module   `in:"inputs_embeds position_ids"`
-	EmbedTokens *nn.Embedding    `w:"embed_tokens"`
-	Layers      []*qwen25VLLayer `w:"layers"`
-	Norm        *nn.RMSNorm      `w:"norm"`
-	RotaryEmb   *rotaryEmbedding `w:"rotary_emb"`
+	nn.Module    `in:"inputs_embeds position_ids"`
+	qwen3Decoder `w:"."`
+	RotaryEmb    *rotaryEmbedding `w:"rotary_emb"`
 
 	rope qwenVLRope
 }
 
 func newQwen25VLText(c Qwen25VLTextConfig) *qwen25VLText {
-	m := &qwen25VLText{
-		EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize), Norm: nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
-		RotaryEmb: &rotaryEmbedding{}, rope: c.rope(),
+	decoder := newQwen3Decoder(c.layers(), []int{c.NumHiddenLayers}, newQwen25VLLayer)
+	return &qwen25VLText{qwen3Decoder: decoder, RotaryEmb: &rotaryEmbedding{}, rope: c.rope()}
+}
+
+// Forward takes embeddings [B, T, hidden_size].
+func (m *qwen25VLText) Forward(in qwenVLInput, p *pass) *mlx.Array {
+	ids, passed := in.positionIDs()
+	rope := nn.NewMRope(in.positions, m.rope.MRopeSection, *m.rope.RopeTheta)
+	p.rope = m.RotaryEmb.Forward(rope, p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
+	return m.Tap(m.run(in.embeds, nil, p)[len(m.Layers)], in.embeds, passed)
+}
+
+// newQwen25VLLayer declares Qwen2_5_VLDecoderLayer.
+func newQwen25VLLayer(c Qwen3Config, index int) *qwen3Layer {
+	l := newQwen3Layer(c, index)
+	a := l.SelfAttn
+	for _, p := range []*nn.Linear{a.QProj, a.KProj, a.VProj} {
+		p.Bias = nn.NewParam(p.Out())
 	}
-	for range c.NumHiddenLayers {
-		m.Layers = append(m.Layers, newQwen25VLLayer(c))
-	}
-	return m
-}
-
-// Forward takes embeddings [1, T, hidden_size]. If they include images, the reference
-// gets the positions too.
-func (m *qwen25VLText) Forward(embeds *mlx.Array, positions [][]int, images bool, dtype mlx.Dtype) *mlx.Array {
-	ids := transposed(positions).ExpandDims(1)
-	rope := nn.NewMRope(positions, m.rope.MRopeSection, *m.rope.RopeTheta)
-	rope = m.RotaryEmb.Forward(rope, dtype, true, embeds, ids)
-	x := nn.WidenFP16(embeds)
-	for _, l := range mlx.Layers(m.Layers, &x) {
-		x = l.Forward(x, rope, dtype)
-	}
-	if !images {
-		ids = nil
-	}
-	return m.Tap(m.Norm.Forward(x), embeds, ids)
-}
-
-// qwen25VLLayer is Qwen2_5_VLDecoderLayer.
-type qwen25VLLayer struct {
-	nn.Module
-	SelfAttn               *qwen25VLAttention `w:"self_attn"`
-	MLP                    *qwen25VLMLP       `w:"mlp"`
-	InputLayerNorm         *nn.RMSNorm        `w:"input_layernorm"`
-	PostAttentionLayerNorm *nn.RMSNorm        `w:"post_attention_layernorm"`
-}
-
-func newQwen25VLLayer(c Qwen25VLTextConfig) *qwen25VLLayer {
-	kv := c.kvHeads() * c.headDim()
-	return &qwen25VLLayer{
-		SelfAttn: &qwen25VLAttention{
-			QProj: nn.NewLinear(c.HiddenSize, c.HiddenSize, true), KProj: nn.NewLinear(c.HiddenSize, kv, true),
-			VProj: nn.NewLinear(c.HiddenSize, kv, true), OProj: nn.NewLinear(c.HiddenSize, c.HiddenSize, false),
-			heads: c.NumAttentionHeads, kvHeads: c.kvHeads(),
-		},
-		MLP:                    newQwen25VLMLP(c.HiddenSize, c.IntermediateSize, false),
-		InputLayerNorm:         nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
-		PostAttentionLayerNorm: nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
-	}
-}
-
-func (l *qwen25VLLayer) Forward(x *mlx.Array, rope nn.Rope, dtype mlx.Dtype) *mlx.Array {
-	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x).AsType(dtype), rope))
-	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(dtype)))
-	return l.Tap(y, x)
-}
-
-// qwen25VLAttention is Qwen2_5_VLAttention: grouped queries, with bias.
-type qwen25VLAttention struct {
-	nn.Module `in:"hidden_states"`
-
-	QProj *nn.Linear `w:"q_proj"`
-	KProj *nn.Linear `w:"k_proj"`
-	VProj *nn.Linear `w:"v_proj"`
-	OProj *nn.Linear `w:"o_proj"`
-
-	heads, kvHeads int
-}
-
-func (a *qwen25VLAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
-	q := nn.Heads(a.QProj.Forward(x), a.heads)
-	k := nn.Heads(a.KProj.Forward(x), a.kvHeads)
-	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
-	y := a.Attend(nn.AttentionOptions{Rotate: rope.HalfSplit, Causal: true}, q, k, v)
-	return a.Tap(a.OProj.ForwardWide(nn.MergeHeads(y), x.Dtype()), x)
-}
-
-// qwen25VLMLP is Qwen2MLP and Qwen2_5_VLMLP: down(silu(gate x)·up x).
-type qwen25VLMLP struct {
-	nn.Module
-	GateProj *nn.Linear `w:"gate_proj"`
-	UpProj   *nn.Linear `w:"up_proj"`
-	DownProj *nn.Linear `w:"down_proj"`
-	ActFn    *nn.SiLU   `w:"act_fn"`
-}
-
-func newQwen25VLMLP(dim, hidden int, bias bool) *qwen25VLMLP {
-	return &qwen25VLMLP{
-		GateProj: nn.NewLinear(dim, hidden, bias), UpProj: nn.NewLinear(dim, hidden, bias),
-		DownProj: nn.NewLinear(hidden, dim, bias), ActFn: &nn.SiLU{},
-	}
-}
-
-func (m *qwen25VLMLP) Forward(x *mlx.Array) *mlx.Array {
-	y := nn.WidenFP16(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(nn.WidenFP16(m.UpProj.Forward(x)))
-	return m.Tap(m.DownProj.ForwardWide(y, x.Dtype()), x)
+	a.QNorm, a.KNorm = nil, nil
+	return l
 }

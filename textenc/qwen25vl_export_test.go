@@ -4,7 +4,7 @@ import "image"
 
 // Positions returns the positions of tokens.
 func (c *Qwen25VLConfig) Positions(ids []int32, images []VisionInput) ([][]int, error) {
-	return c.imageTokens().positions(ids, images)
+	return c.imageTokens().place(ids, images, newPass(nil, 1, len(ids), 0))
 }
 
 // Windows returns the merged patches of images in the order of windows, and the number of

@@ -362,7 +362,7 @@ func TestQwen25VLBadInputs(t *testing.T) {
 		"too few pixels":     {m, ids, []textenc.VisionInput{short}, "3839 values for an image of 10x4 patches, expected 96 for each"},
 		"no merged patches":  {m, []int32{37}, []textenc.VisionInput{odd}, "an image of 1x4 patches, expected multiples of 2"},
 		"no patches":         {m, []int32{37}, []textenc.VisionInput{{}}, "an image of 0x0 patches"},
-		"outside vocabulary": {m, []int32{1, 40}, nil, "row 40"},
+		"outside vocabulary": {m, []int32{1, 40}, nil, "token id 40"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := mlxtest.Try(func() { c.m.Forward(c.ids, c.images) })

@@ -103,7 +103,7 @@ func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Arr
 	positions := patchPositions(images, c.SpatialMergeSize)
 	rope := nn.NewRope(positions, []int{c.headDim() / 2, c.headDim() / 2}, *c.rope().RopeTheta)
 	if m.Observed() {
-		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, false, x, transposed(positions).T())
+		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, 0, x, transposed(positions).T())
 	}
 	rope = nn.Rope{Cos: rope.Cos.TakeRows(w.patches), Sin: rope.Sin.TakeRows(w.patches)}
 	byWindow, byImage := newSpans(w.lengths, rope), newSpans(w.images, rope)
@@ -161,7 +161,7 @@ type visionBlock struct {
 	Norm1 *nn.RMSNorm      `w:"norm1"`
 	Norm2 *nn.RMSNorm      `w:"norm2"`
 	Attn  *visionAttention `w:"attn"`
-	MLP   *qwen25VLMLP     `w:"mlp"`
+	MLP   *qwen3MLP        `w:"mlp"`
 
 	full bool // attention over whole images, not windows
 }
@@ -170,7 +170,7 @@ func newVisionBlock(c Qwen25VLVisionConfig, full bool) *visionBlock {
 	return &visionBlock{
 		Norm1: nn.NewRMSNorm(c.HiddenSize, visionEps), Norm2: nn.NewRMSNorm(c.HiddenSize, visionEps),
 		Attn: newVisionAttention(c.HiddenSize, c.NumHeads),
-		MLP:  newQwen25VLMLP(c.HiddenSize, c.IntermediateSize, true),
+		MLP:  newQwen3MLP(c.HiddenSize, c.IntermediateSize, true),
 		full: full,
 	}
 }

@@ -33,6 +33,8 @@ type Qwen3Config struct {
 	} `json:"rope_parameters"`
 	RopeScaling json.RawMessage `json:"rope_scaling"`
 	LayerTypes  []string        `json:"layer_types"`
+	// TieWordEmbeddings reports that the language model's head has the weights of the embeddings.
+	TieWordEmbeddings bool `json:"tie_word_embeddings"`
 }
 
 // DefaultQwen3Config returns the values that transformers uses for fields that a
@@ -97,7 +99,7 @@ func (c *Qwen3Config) ropeTheta() float64 {
 // Qwen3 is transformers' Qwen3Model, used as a text encoder that returns hidden states of
 // some of its layers.
 type Qwen3 struct {
-	nn.Module
+	nn.Module    `in:"input_ids"`
 	qwen3Decoder `w:"."`
 
 	Config       Qwen3Config
@@ -114,7 +116,7 @@ const LastBeforeNorm = -1
 // num_hidden_layers the output of the final norm; or [LastBeforeNorm]. Layers that these
 // states do not need are neither loaded nor run.
 func NewQwen3(c Qwen3Config, hiddenStates []int, dtype mlx.Dtype) *Qwen3 {
-	return &Qwen3{qwen3Decoder: newQwen3Decoder(c, hiddenStates), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
+	return &Qwen3{qwen3Decoder: newQwen3Decoder(c, hiddenStates, newQwen3Layer), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
 }
 
 // Unused returns patterns of the checkpoint's tensors that the hidden states do not need.
@@ -133,16 +135,32 @@ func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
 	if valid < 1 || valid > len(ids) {
 		mlx.Throw(fmt.Errorf("%d valid ones of %d token ids for Qwen3, expected at least one", valid, len(ids)))
 	}
-	positions := make([][]int, len(ids))
-	for i := range positions {
-		positions[i] = []int{i}
-	}
-	rope := nn.NewRope(positions, []int{m.Config.HeadDim}, m.Config.ropeTheta())
-	states := m.run(m.EmbedTokens.Forward(ids, m.Dtype), nil, func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
-		return l.Forward(x, rope, valid, m.Dtype)
-	})
-	return besides(states, m.HiddenStates)
+	p := newPass(nil, 1, len(ids), m.Dtype)
+	p.valid = valid
+	return besides(m.states(m.EmbedTokens.Forward(ids, m.Dtype), p), m.HiddenStates)
 }
+
+// states returns hidden states of embeddings by their numbers.
+func (m *Qwen3) states(x *mlx.Array, p *pass) map[int]*mlx.Array {
+	p.rope = nn.NewRope(p.positions(1), []int{m.Config.HeadDim}, m.Config.ropeTheta()).Batched(p.tokens)
+	return m.run(x, nil, p)
+}
+
+// NewQwen3ForCausalLM declares the model with its head. Its hidden states are also those that
+// [NewQwen3] would return.
+func NewQwen3ForCausalLM(c Qwen3Config, hiddenStates []int, dtype mlx.Dtype) *CausalLM {
+	m := NewQwen3(c, append([]int{c.NumHiddenLayers}, hiddenStates...), dtype)
+	m.HiddenStates = hiddenStates
+	return newCausalLM(m, c.TieWordEmbeddings, nil, dtype)
+}
+
+func (m *Qwen3) hidden(ids *mlx.Array, _ []VisionInput, p *pass) *mlx.Array {
+	p.check(ids, m.EmbedTokens.Len())
+	return m.Tap(m.states(m.EmbedTokens.Gather(ids, m.Dtype), p)[m.Config.NumHiddenLayers], ids)
+}
+
+func (m *Qwen3) embeddings() *nn.Embedding { return m.EmbedTokens }
+func (m *Qwen3) depth() int                { return len(m.Layers) }
 
 // qwen3Decoder has the layers of Qwen3 and of Qwen3-VL's language model that some hidden
 // states need.
@@ -154,7 +172,7 @@ type qwen3Decoder struct {
 	needed []int // the numbers of the layers after which a hidden state is needed, ascending
 }
 
-func newQwen3Decoder(c Qwen3Config, hiddenStates []int) qwen3Decoder {
+func newQwen3Decoder(c Qwen3Config, hiddenStates []int, layer func(Qwen3Config, int) *qwen3Layer) qwen3Decoder {
 	d := qwen3Decoder{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize)}
 	for _, i := range hiddenStates {
 		if i == LastBeforeNorm {
@@ -163,8 +181,8 @@ func newQwen3Decoder(c Qwen3Config, hiddenStates []int) qwen3Decoder {
 		d.needed = append(d.needed, i)
 	}
 	slices.Sort(d.needed)
-	for range slices.Max(d.needed) {
-		d.Layers = append(d.Layers, newQwen3Layer(c))
+	for i := range slices.Max(d.needed) {
+		d.Layers = append(d.Layers, layer(c, i))
 	}
 	if slices.Contains(hiddenStates, c.NumHiddenLayers) {
 		d.Norm = nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps)
@@ -187,8 +205,7 @@ func (d *qwen3Decoder) unused(prefix string, all int) (unused []string) {
 // run returns the needed hidden states of embeddings x by their numbers. If enter is set, it
 // changes what enters each layer or the final norm, given the number of layers before. Hidden
 // states are those before enter, but LastBeforeNorm is what enters the norm.
-func (d *qwen3Decoder) run(x *mlx.Array, enter func(layers int, x *mlx.Array) *mlx.Array,
-	forward func(l *qwen3Layer, x *mlx.Array) *mlx.Array) map[int]*mlx.Array {
+func (d *qwen3Decoder) run(x *mlx.Array, enter func(layers int, x *mlx.Array) *mlx.Array, p *pass) map[int]*mlx.Array {
 	if enter == nil {
 		enter = func(_ int, x *mlx.Array) *mlx.Array { return x }
 	}
@@ -197,7 +214,7 @@ func (d *qwen3Decoder) run(x *mlx.Array, enter func(layers int, x *mlx.Array) *m
 	done := 0
 	for _, i := range d.needed {
 		for at, l := range mlx.Layers(d.Layers[done:i], &x) {
-			x = forward(l, enter(done+at, x))
+			x = l.Forward(enter(done+at, x), p)
 		}
 		states[i], done = x, i
 	}
@@ -229,32 +246,29 @@ type qwen3Layer struct {
 	PostAttentionLayerNorm *nn.RMSNorm     `w:"post_attention_layernorm"`
 }
 
-func newQwen3Layer(c Qwen3Config) *qwen3Layer {
+func newQwen3Layer(c Qwen3Config, index int) *qwen3Layer {
 	heads, kv := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
 	return &qwen3Layer{
 		SelfAttn: &qwen3Attention{
 			QProj: nn.NewLinear(c.HiddenSize, heads, false), KProj: nn.NewLinear(c.HiddenSize, kv, false),
 			VProj: nn.NewLinear(c.HiddenSize, kv, false), OProj: nn.NewLinear(heads, c.HiddenSize, false),
 			QNorm: nn.NewRMSNorm(c.HeadDim, c.RMSNormEps), KNorm: nn.NewRMSNorm(c.HeadDim, c.RMSNormEps),
-			heads: c.NumAttentionHeads, kvHeads: c.NumKeyValueHeads,
+			heads: c.NumAttentionHeads, kvHeads: c.NumKeyValueHeads, layer: index,
 		},
-		MLP: &qwen3MLP{
-			GateProj: nn.NewLinear(c.HiddenSize, c.IntermediateSize, false), UpProj: nn.NewLinear(c.HiddenSize, c.IntermediateSize, false),
-			DownProj: nn.NewLinear(c.IntermediateSize, c.HiddenSize, false), ActFn: &nn.SiLU{},
-		},
+		MLP:                    newQwen3MLP(c.HiddenSize, c.IntermediateSize, false),
 		InputLayerNorm:         nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
 		PostAttentionLayerNorm: nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
 	}
 }
 
-func (l *qwen3Layer) Forward(x *mlx.Array, rope nn.Rope, valid int, dtype mlx.Dtype) *mlx.Array {
-	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x).AsType(dtype), rope, valid))
-	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(dtype)))
+func (l *qwen3Layer) Forward(x *mlx.Array, p *pass) *mlx.Array {
+	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x).AsType(p.dtype), p))
+	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(p.dtype)))
 	return l.Tap(y, x)
 }
 
-// qwen3Attention is Qwen3Attention: grouped queries, a norm per head before
-// the rotation.
+// qwen3Attention is Qwen3Attention, with grouped queries and a norm per head before the rotation, or
+// Qwen2_5_VLAttention, without the norms.
 type qwen3Attention struct {
 	nn.Module `in:"hidden_states"`
 
@@ -262,27 +276,36 @@ type qwen3Attention struct {
 	KProj *nn.Linear  `w:"k_proj"`
 	VProj *nn.Linear  `w:"v_proj"`
 	OProj *nn.Linear  `w:"o_proj"`
-	QNorm *nn.RMSNorm `w:"q_norm"`
-	KNorm *nn.RMSNorm `w:"k_norm"`
+	QNorm *nn.RMSNorm `w:"q_norm"` // may be nil
+	KNorm *nn.RMSNorm `w:"k_norm"` // may be nil
 
 	heads, kvHeads int
+	layer          int // number in the cache
 }
 
-func (a *qwen3Attention) Forward(x *mlx.Array, rope nn.Rope, valid int) *mlx.Array {
-	q := a.QNorm.Forward(nn.SplitHeads(a.QProj.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
-	k := a.KNorm.Forward(nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)).Transpose(0, 2, 1, 3)
-	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
-	y := a.Attend(nn.AttentionOptions{Rotate: rope.HalfSplit, Causal: true, Valid: valid}, q, k, v)
+func (a *qwen3Attention) Forward(x *mlx.Array, p *pass) *mlx.Array {
+	q, k := nn.SplitHeads(a.QProj.Forward(x), a.heads), nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)
+	if a.QNorm != nil {
+		q, k = a.QNorm.Forward(q), a.KNorm.Forward(k)
+	}
+	y := a.Attend(p.attention(a.layer), q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), nn.Heads(a.VProj.Forward(x), a.kvHeads))
 	return a.Tap(a.OProj.ForwardWide(nn.MergeHeads(y), x.Dtype()), x)
 }
 
-// qwen3MLP is Qwen3MLP: down(silu(gate x)·up x).
+// qwen3MLP is Qwen3MLP, Qwen2MLP or Qwen2_5_VLMLP: down(silu(gate x)·up x).
 type qwen3MLP struct {
 	nn.Module
 	GateProj *nn.Linear `w:"gate_proj"`
 	UpProj   *nn.Linear `w:"up_proj"`
 	DownProj *nn.Linear `w:"down_proj"`
 	ActFn    *nn.SiLU   `w:"act_fn"`
+}
+
+func newQwen3MLP(dim, hidden int, bias bool) *qwen3MLP {
+	return &qwen3MLP{
+		GateProj: nn.NewLinear(dim, hidden, bias), UpProj: nn.NewLinear(dim, hidden, bias),
+		DownProj: nn.NewLinear(hidden, dim, bias), ActFn: &nn.SiLU{},
+	}
 }
 
 func (m *qwen3MLP) Forward(x *mlx.Array) *mlx.Array {

@@ -1,7 +1,6 @@
 package textenc
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -14,6 +13,8 @@ type Qwen3VLConfig struct {
 	Text         Qwen3VLTextConfig    `json:"text_config"`
 	Vision       *Qwen3VLVisionConfig `json:"vision_config"` // nil: text only
 	ImageTokenID int                  `json:"image_token_id"`
+	// TieWordEmbeddings reports, as that of Text, that the language model's head has the weights of the embeddings.
+	TieWordEmbeddings bool `json:"tie_word_embeddings"`
 }
 
 // Qwen3VLTextConfig is text_config of transformers' Qwen3VLConfig, as version 4
@@ -57,7 +58,7 @@ func (c *Qwen3VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int32
 
 // imageTokens describes the tokens of images, which need a vision encoder.
 func (c *Qwen3VLConfig) imageTokens() imageTokens {
-	t := imageTokens{id: int32(c.ImageTokenID)}
+	t := imageTokens{model: "Qwen3-VL", id: int32(c.ImageTokenID)}
 	if c.Vision != nil {
 		t.patches = c.Vision.patches()
 	}
@@ -131,6 +132,25 @@ func NewQwen3VL(c Qwen3VLConfig, hiddenStates []int, dtype mlx.Dtype) *Qwen3VL {
 	return m
 }
 
+// NewQwen3VLForConditionalGeneration declares the model with its head, with the vision encoder if vision
+// is set. Its hidden states are also those that [NewQwen3VL] would return.
+func NewQwen3VLForConditionalGeneration(c Qwen3VLConfig, hiddenStates []int, vision bool, dtype mlx.Dtype) *CausalLM {
+	m := NewQwen3VL(c, append([]int{c.Text.NumHiddenLayers}, hiddenStates...), dtype)
+	m.HiddenStates = hiddenStates
+	var sees ImageConfig
+	if vision {
+		m, sees = m.WithVision(), &c
+	}
+	return newCausalLM(m, c.TieWordEmbeddings || c.Text.TieWordEmbeddings, sees, dtype)
+}
+
+func (m *Qwen3VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array {
+	return m.states(ids, images, p)[m.Config.Text.NumHiddenLayers]
+}
+
+func (m *Qwen3VL) embeddings() *nn.Embedding { return m.LanguageModel.EmbedTokens }
+func (m *Qwen3VL) depth() int                { return len(m.LanguageModel.Layers) }
+
 // WithVision adds the vision encoder, which the config must have, to a model that is not
 // loaded yet, and returns the model.
 func (m *Qwen3VL) WithVision() *Qwen3VL {
@@ -158,35 +178,21 @@ func (m *Qwen3VL) Forward(ids []int32) *mlx.Array { return m.ForwardImages(ids, 
 // ForwardImages is Forward with features of images in the place of the image tokens, whose
 // number [Qwen3VLConfig.ExpandImages] adapts. Without images, all ids are text.
 func (m *Qwen3VL) ForwardImages(ids []int32, images []VisionInput) *mlx.Array {
-	switch {
-	case len(ids) == 0:
-		mlx.Throw(errors.New("no token ids for Qwen3-VL"))
-	case len(images) == 0:
-		images = nil
-	case m.Visual == nil:
-		mlx.Throw(errors.New("images for a Qwen3-VL without its vision encoder"))
+	return besides(m.states(mlx.FromInt32(ids, 1, len(ids)), images, newPass(nil, 1, len(ids), m.Dtype)), m.HiddenStates)
+}
+
+// states returns hidden states of ids [B, T] by their numbers.
+func (m *Qwen3VL) states(ids *mlx.Array, images []VisionInput, p *pass) map[int]*mlx.Array {
+	var see func([]VisionInput) (*mlx.Array, []*mlx.Array)
+	if m.Visual != nil {
+		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype) }
 	}
-	tokens := m.Config.imageTokens()
-	positions, err := tokens.place(ids, images)
-	if err != nil {
-		mlx.Throw(fmt.Errorf("Qwen3-VL: %w", err))
-	}
-	in := qwen3VLInput{embeds: m.LanguageModel.EmbedTokens.Forward(ids, m.Dtype), positions: positions}
-	if images != nil {
-		var features *mlx.Array
-		features, in.deepstack = m.Visual.Forward(images, m.Dtype)
-		in.embeds = tokens.replace(in.embeds, ids, features)
-		in.isImage = func(i int) bool { return ids[i] == tokens.id }
-	}
-	states := m.LanguageModel.Forward(in, m.Dtype)
+	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
+	states := m.LanguageModel.Forward(in, p)
 	if last, ok := m.LanguageModel.last(); ok && m.Observed() {
-		var pixels, grids *mlx.Array
-		if images != nil {
-			pixels, grids = pixelsOf(images), gridsOf(images)
-		}
-		states[last] = m.Tap(states[last], mlx.FromInt32(ids, 1, len(ids)), pixels, grids)
+		states[last] = m.Tap(states[last], in.tapped()...)
 	}
-	return besides(states, m.HiddenStates)
+	return states
 }
 
 // qwen3VLText is Qwen3VLTextModel.
@@ -199,53 +205,25 @@ type qwen3VLText struct {
 }
 
 func newQwen3VLText(c Qwen3VLTextConfig, hiddenStates []int) *qwen3VLText {
-	return &qwen3VLText{qwen3Decoder: newQwen3Decoder(c.layers(), hiddenStates), RotaryEmb: &rotaryEmbedding{}, config: c}
-}
-
-// A qwen3VLInput is the input of the language model.
-type qwen3VLInput struct {
-	embeds    *mlx.Array // [1, T, hidden_size]
-	positions [][]int    // of each token in time, height and width
-	// deepstack has the features of images that are added after each of the first layers, to the
-	// tokens for which isImage is true. Both are nil without images.
-	deepstack []*mlx.Array
-	isImage   func(token int) bool
-}
-
-// added returns deepstack features with zeros for all other tokens, [1, T, hidden_size].
-func (in qwen3VLInput) added(features *mlx.Array) *mlx.Array {
-	from, next := make([]int32, len(in.positions)), int32(1)
-	for i := range from {
-		if in.isImage(i) {
-			from[i] = next
-			next++
-		}
-	}
-	zeros := mlx.Zeros(features.Dtype(), 1, features.Dim(1))
-	return mlx.Concat(0, zeros, features).TakeRows(from).ExpandDims(0)
+	return &qwen3VLText{qwen3Decoder: newQwen3Decoder(c.layers(), hiddenStates, newQwen3Layer), RotaryEmb: &rotaryEmbedding{}, config: c}
 }
 
 // Forward returns hidden states by their numbers. If there are images, the reference gets the
 // positions too.
-func (m *qwen3VLText) Forward(in qwen3VLInput, dtype mlx.Dtype) map[int]*mlx.Array {
-	ids := transposed(in.positions).ExpandDims(1)
+func (m *qwen3VLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
+	ids, passed := in.positionIDs()
 	r := m.config.rope()
 	rope := nn.NewInterleavedMRope(in.positions, [3]int(r.MRopeSection), m.config.HeadDim/2, *r.RopeTheta)
-	rope = m.RotaryEmb.Forward(rope, dtype, true, in.embeds, ids)
+	p.rope = m.RotaryEmb.Forward(rope, p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
 	enter := func(layers int, x *mlx.Array) *mlx.Array {
 		if i := layers - 1; i >= 0 && i < len(in.deepstack) {
 			x = x.Add(in.added(in.deepstack[i]).AsType(x.Dtype()))
 		}
 		return x
 	}
-	states := m.run(in.embeds, enter, func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
-		return l.Forward(x, rope, len(in.positions), dtype)
-	})
+	states := m.run(in.embeds, enter, p)
 	if last, ok := m.last(); ok {
-		if in.isImage == nil {
-			ids = nil
-		}
-		states[last] = m.Tap(states[last], in.embeds, ids)
+		states[last] = m.Tap(states[last], in.embeds, passed)
 	}
 	return states
 }

@@ -233,13 +233,13 @@ func TestQwen3VLBadInputs(t *testing.T) {
 		images []textenc.VisionInput
 		want   string
 	}{
-		"no ids":             {m, nil, nil, "no token ids for Qwen3-VL"},
+		"no ids":             {m, nil, nil, "no token ids"},
 		"no vision tower":    {text, ids, one, "images for a Qwen3-VL without its vision encoder"},
 		"no tokens":          {m, []int32{1, 2}, one, "Qwen3-VL: 1 images without image tokens"},
 		"too few tokens":     {m, ids[:6], one, "fewer image tokens than the 10 features"},
 		"too many tokens":    {m, append(slices.Clone(ids), 37), one, "more image tokens than the images have features"},
 		"too few pixels":     {m, ids, []textenc.VisionInput{short}, "3839 values for an image of 10x4 patches, expected 96 for each"},
-		"outside vocabulary": {m, []int32{1, 40}, nil, "row 40"},
+		"outside vocabulary": {m, []int32{1, 40}, nil, "token id 40"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := mlxtest.Try(func() { c.m.ForwardImages(c.ids, c.images) })

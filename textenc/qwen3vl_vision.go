@@ -126,7 +126,7 @@ func (m *qwen3VLVision) Forward(images []VisionInput, dtype mlx.Dtype) (features
 	positions := patchPositions(images, c.SpatialMergeSize)
 	rope := nn.NewRope(positions, []int{c.headDim() / 2, c.headDim() / 2}, *c.rope().RopeTheta)
 	if m.Observed() {
-		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, false, x, transposed(positions).T())
+		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, 0, x, transposed(positions).T())
 	}
 	var lengths []int
 	for _, in := range images {

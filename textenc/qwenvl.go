@@ -44,7 +44,8 @@ func ImageToken(c ImageConfig) int32 { return c.imageTokens().id }
 
 // imageTokens describe the tokens of images in a prompt.
 type imageTokens struct {
-	id      int32 // of the token that stands for an image
+	model   string // for errors
+	id      int32  // of the token that stands for an image
 	patches visionPatches
 }
 
@@ -69,20 +70,76 @@ func (t imageTokens) expand(ids []int32, images []VisionInput) ([]int32, error) 
 	return out, nil
 }
 
-// place checks images and returns the positions of their and all other tokens.
-func (t imageTokens) place(ids []int32, images []VisionInput) ([][]int, error) {
-	if err := t.patches.check(images); err != nil {
-		return nil, err
-	}
-	return t.positions(ids, images)
+// A qwenVLInput is the input of a language model that sees images.
+type qwenVLInput struct {
+	ids, embeds *mlx.Array // [B, T] and [B, T, hidden_size]
+	positions   [][]int    // of each token in time, height and width; see [pass.positions]
+	// The others are nil without images. deepstack has the features of images that are added after each of the first
+	// layers, to the tokens for which isImage is true.
+	images    []VisionInput
+	deepstack []*mlx.Array
+	isImage   func(token int) bool
 }
 
-// positions returns the position of each token in time, height and width. Text advances
+// input returns the input for ids [B, T]. Without images, all ids are text. see is the vision encoder.
+func (t imageTokens) input(table *nn.Embedding, ids *mlx.Array, images []VisionInput, p *pass,
+	see func([]VisionInput) (features *mlx.Array, deepstack []*mlx.Array)) qwenVLInput {
+	p.check(ids, table.Len())
+	in := qwenVLInput{ids: ids, embeds: table.Gather(ids, p.dtype)}
+	if len(images) == 0 {
+		in.positions = p.positions(3)
+		return in
+	}
+	if see == nil {
+		mlx.Throw(fmt.Errorf("images for a %s without its vision encoder", t.model))
+	}
+	host := ids.Int32s()
+	var positions [][]int
+	err := t.patches.check(images)
+	if err == nil {
+		positions, err = t.place(host, images, p)
+	}
+	if err != nil {
+		mlx.Throw(fmt.Errorf("%s: %w", t.model, err))
+	}
+	features, deepstack := see(images)
+	in.positions, in.images, in.deepstack = positions, images, deepstack
+	in.embeds = t.replace(in.embeds, host, features)
+	in.isImage = func(i int) bool { return host[i] == t.id }
+	return in
+}
+
+// place returns the positions of the tokens of all sequences, and of checked images. ids of padding are replaced by 0, or by 1 if that is the image token.
+func (t imageTokens) place(ids []int32, images []VisionInput, p *pass) (positions [][]int, err error) {
+	p.behind = slices.Clone(p.behind)
+	for b := range p.batch {
+		row, padding, first := ids[b*p.tokens:][:p.tokens], p.padded(b), p.first(b)
+		for i := range padding {
+			row[i] = 0
+			if t.id == 0 {
+				row[i] = 1
+			}
+			positions = append(positions, []int{first, first, first})
+		}
+		own, next, rest, err := t.positions(row[padding:], images, first)
+		if err != nil {
+			return nil, err
+		}
+		positions, images = append(positions, own...), rest
+		p.behind[b] += first + len(own) - next
+	}
+	if len(images) > 0 {
+		return nil, fmt.Errorf("%d images without image tokens", len(images))
+	}
+	return positions, nil
+}
+
+// positions returns the position of each token in time, height and width, from next on, the position
+// of the token after them, and the images that are left. Text advances
 // on all three; an image has one position in time, and the next token follows at the
 // length of its longer side. It is an error if an image has no tokens.
-func (t imageTokens) positions(ids []int32, images []VisionInput) ([][]int, error) {
+func (t imageTokens) positions(ids []int32, images []VisionInput, next int) ([][]int, int, []VisionInput, error) {
 	positions := make([][]int, 0, len(ids))
-	next := 0
 	for at := 0; at < len(ids); {
 		if ids[at] != t.id || images == nil {
 			positions = append(positions, []int{next, next, next})
@@ -91,14 +148,14 @@ func (t imageTokens) positions(ids []int32, images []VisionInput) ([][]int, erro
 			continue
 		}
 		if len(images) == 0 {
-			return nil, errors.New("more image tokens than the images have features")
+			return nil, 0, nil, errors.New("more image tokens than the images have features")
 		}
 		image := images[0]
 		images = images[1:]
 		n := t.patches.tokens(image)
 		tokens := ids[at:min(at+n, len(ids))]
 		if len(tokens) < n || slices.ContainsFunc(tokens, func(id int32) bool { return id != t.id }) {
-			return nil, fmt.Errorf("fewer image tokens than the %d features of an image", n)
+			return nil, 0, nil, fmt.Errorf("fewer image tokens than the %d features of an image", n)
 		}
 		width := image.Width / t.patches.merge
 		for i := range n {
@@ -107,16 +164,13 @@ func (t imageTokens) positions(ids []int32, images []VisionInput) ([][]int, erro
 		next += max(width, n/width)
 		at += n
 	}
-	if len(images) > 0 {
-		return nil, fmt.Errorf("%d images without image tokens", len(images))
-	}
-	return positions, nil
+	return positions, next, images, nil
 }
 
-// replace replaces the rows of embeddings x [1, len(ids), D] that belong to image tokens.
+// replace replaces the rows of embeddings x [B, T, D] that belong to image tokens.
 func (t imageTokens) replace(x *mlx.Array, ids []int32, rows *mlx.Array) *mlx.Array {
-	n, from := x.Dim(1), make([]int32, len(ids))
-	next := int32(n)
+	from := make([]int32, len(ids))
+	next := int32(len(ids))
 	for i := range from {
 		from[i] = int32(i)
 		if ids[i] == t.id {
@@ -124,7 +178,39 @@ func (t imageTokens) replace(x *mlx.Array, ids []int32, rows *mlx.Array) *mlx.Ar
 			next++
 		}
 	}
-	return mlx.Concat(0, x.Squeeze(0), rows).TakeRows(from).ExpandDims(0)
+	return mlx.Concat(0, x.Reshape(-1, x.Dim(2)), rows).TakeRows(from).Reshape(x.Shape()...)
+}
+
+// positionIDs returns the positions as the reference's position_ids [3, B, T], and those that the model itself
+// gets from its caller, nil without images.
+func (in qwenVLInput) positionIDs() (ids, passed *mlx.Array) {
+	tokens := in.embeds.Dim(1)
+	ids = transposed(in.positions).Reshape(3, -1, tokens)
+	if in.images == nil {
+		return ids, nil
+	}
+	return ids, ids
+}
+
+// tapped returns the inputs of the reference's model.
+func (in qwenVLInput) tapped() []*mlx.Array {
+	if in.images == nil {
+		return []*mlx.Array{in.ids, nil, nil}
+	}
+	return []*mlx.Array{in.ids, pixelsOf(in.images), gridsOf(in.images)}
+}
+
+// added returns deepstack features with zeros for all other tokens, [B, T, hidden_size].
+func (in qwenVLInput) added(features *mlx.Array) *mlx.Array {
+	from, next := make([]int32, in.embeds.Dim(0)*in.embeds.Dim(1)), int32(1)
+	for i := range from {
+		if in.isImage(i) {
+			from[i] = next
+			next++
+		}
+	}
+	zeros := mlx.Zeros(features.Dtype(), 1, features.Dim(1))
+	return mlx.Concat(0, zeros, features).TakeRows(from).Reshape(in.embeds.Shape()...)
 }
 
 // transposed returns positions by axis, int32 [axes, n].
@@ -146,15 +232,15 @@ type rotaryEmbedding struct {
 }
 
 // Forward passes the tables [L, D/2] through the hook, which sees them as [L, D] in a
-// dtype, or as [1, L, D] if batch is set. x and positions are the reference's inputs.
-func (r *rotaryEmbedding) Forward(rope nn.Rope, dtype mlx.Dtype, batch bool, x, positions *mlx.Array) nn.Rope {
+// dtype, or as [B, L/B, D] if batch is not 0. x and positions are the reference's inputs.
+func (r *rotaryEmbedding) Forward(rope nn.Rope, dtype mlx.Dtype, batch int, x, positions *mlx.Array) nn.Rope {
 	if !r.Observed() {
 		return rope
 	}
 	full := func(x *mlx.Array) *mlx.Array {
 		x = mlx.Concat(1, x, x).AsType(dtype)
-		if batch {
-			x = x.ExpandDims(0)
+		if batch > 0 {
+			x = x.Reshape(batch, -1, x.Dim(1))
 		}
 		return x
 	}

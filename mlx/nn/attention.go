@@ -59,10 +59,13 @@ type AttentionOptions struct {
 	// Mask, if not nil, is broadcast to the scores [B, H, Lq, Lk]. A boolean mask is
 	// true where a query may see a key; any other is added to the scores.
 	Mask *mlx.Array
-	// Causal hides later keys, and takes neither Scale nor Mask. Valid limits it to the
+	// Causal hides later keys from queries, which are the last ones, and takes neither Scale nor Mask. Valid limits it to the
 	// first keys (see [PaddedCausalAttention]); 0 is no limit.
 	Causal bool
 	Valid  int
+	// Cache, if it is set, gets the rotated keys and the values, and returns those that queries see:
+	// the last of them, and more before.
+	Cache func(k, v *mlx.Array) (*mlx.Array, *mlx.Array)
 	// LengthFirst reports that the reference's attention function takes [B, L, H, D]
 	// (diffusers' dispatch_attention_fn), as hooks then see q, k and v.
 	LengthFirst bool
@@ -126,6 +129,9 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) (q, k, v *mlx.Ar
 // the module's attention [B, H, L, D].
 func (m *Module) Attend(o AttentionOptions, q, k, v *mlx.Array) *mlx.Array {
 	q, k = m.RotateQK(o, q, k)
+	if o.Cache != nil {
+		k, v = o.Cache(k, v)
+	}
 	return o.attention(m.TapQKV(o, q, k, v))
 }
 
@@ -202,7 +208,7 @@ func (o AttentionOptions) weights(q, k *mlx.Array) *mlx.Array {
 		scores = scores.Add(o.Mask.AsType(mlx.Float32))
 	}
 	if o.Causal {
-		scores = mlx.Where(index(lq).Reshape(lq, 1).GreaterEqual(index(lk)), scores, hidden)
+		scores = mlx.Where(index(lq).Plus(float64(lk-lq)).Reshape(lq, 1).GreaterEqual(index(lk)), scores, hidden)
 	}
 	if o.Valid > 0 {
 		scores = mlx.Where(index(lk).Less(mlx.Scalar(float64(o.Valid), mlx.Float32)), scores, hidden)

@@ -157,6 +157,10 @@ func NewEmbedding(n, dim int) *Embedding {
 	return &Embedding{Weight: NewParam(n, dim).of(EmbeddingWeight)}
 }
 
+// Len returns the number of rows, and Dim their size.
+func (e *Embedding) Len() int { return e.Weight.shape[0] }
+func (e *Embedding) Dim() int { return e.Weight.shape[1] }
+
 // Forward looks up ids and returns [1, len(ids), dim] in dtype.
 func (e *Embedding) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
 	x := e.Weight.TakeRows(ids, dtype).ExpandDims(0)
@@ -164,6 +168,16 @@ func (e *Embedding) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
 		return x
 	}
 	return e.Tap(x, mlx.FromInt32(ids, 1, len(ids)))
+}
+
+// Gather is Forward for ids [B, T] on the device, which are not checked: [B, T, dim].
+func (e *Embedding) Gather(ids *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	return e.Tap(e.Weight.Gather(ids, dtype), ids)
+}
+
+// ForwardWide is that of a [Linear] with the embedding's weight: the scores of all rows for x.
+func (e *Embedding) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	return (&Linear{Weight: e.Weight}).ForwardWide(x, dtype)
 }
 
 // SiLU is torch.nn.SiLU. It computes in float32, as torch does, except for images,

@@ -36,6 +36,8 @@ import (
 //
 // The tag out declares the keys of the outputs after the first, which are their
 // positions ("1", "2") without it.
+//
+// A tag module of another field is the name of its module, if it differs from that in w.
 type Module struct {
 	id      hooks.Module // path and class
 	points  *hooks.Points
@@ -274,6 +276,15 @@ func (p *Param) TakeRows(rows []int32, dtype mlx.Dtype) *mlx.Array {
 		return p.packed.TakeRows(rows).Dequantize(dtype)
 	}
 	return p.Array.TakeRows(rows).AsType(dtype)
+}
+
+// Gather returns rows of the parameter in a dtype; see [mlx.Array.Gather].
+func (p *Param) Gather(indices *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	p.used()
+	if p.packed != nil {
+		return p.packed.Gather(indices).Dequantize(dtype)
+	}
+	return p.Array.Gather(indices).AsType(dtype)
 }
 
 // watcher is called with each parameter that is used. It belongs to the MLX thread.

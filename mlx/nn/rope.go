@@ -73,6 +73,16 @@ func (r Rope) Concat(s Rope) Rope {
 	return Rope{mlx.Concat(0, r.Cos, s.Cos), mlx.Concat(0, r.Sin, s.Sin)}
 }
 
+// Batched returns the table of B sequences of L positions each, for x [B, H, L, D], from that of all
+// their positions. A table of L positions stays as it is: it is that of every sequence.
+func (r Rope) Batched(length int) Rope {
+	if r.Cos.Dim(0) == length {
+		return r
+	}
+	shape := []int{-1, 1, length, r.Cos.Dim(1)}
+	return Rope{r.Cos.Reshape(shape...), r.Sin.Reshape(shape...)}
+}
+
 // Interleaved rotates the pairs (2i, 2i+1) of x [B, H, L, D], in float32, as the
 // image transformers do.
 func (r Rope) Interleaved(x *mlx.Array) *mlx.Array {
@@ -80,8 +90,11 @@ func (r Rope) Interleaved(x *mlx.Array) *mlx.Array {
 }
 
 // HalfSplit rotates the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the
-// language models do.
+// language models do. D is twice the number of columns; features after it stay as they are.
 func (r Rope) HalfSplit(x *mlx.Array) *mlx.Array {
+	if d := 2 * r.Cos.Dim(-1); d < x.Dim(-1) {
+		return mlx.Concat(-1, r.HalfSplit(x.Slice(3, 0, d)), x.Slice(3, d, x.Dim(3)))
+	}
 	halves := x.Split(2, -1)
 	a, b := r.rotate(halves[0], halves[1])
 	return mlx.Concat(-1, a, b)

@@ -109,8 +109,12 @@ func walk(v reflect.Value, a at, to visitor) {
 			if field.Anonymous { // its fields are named without it
 				child.field = a.field
 			}
-			if options[0] != "." {
-				child.path = join(a.path, options[0])
+			name := options[0]
+			if module, ok := field.Tag.Lookup("module"); ok && to.module != nil {
+				name = module
+			}
+			if name != "." {
+				child.path = join(a.path, name)
 			}
 			if field.Type != paramType {
 				walk(v.Field(i), child, to)

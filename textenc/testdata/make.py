@@ -24,6 +24,10 @@ the pictures below it is shown, and
 All modules are those of the last run. qwen2vl-processor.safetensors has pixels and grids of the published processors,
 and sizes: rows of a picture's height and width, and those to which it is resized.
 
+generated.safetensors has what the language models write: RUN.prompt, with one image token for each feature, and RUN.pictures
+as above, RUN.new, the 200 ids that transformers' generate adds to it greedily, and RUN.logits after every token of both.
+With modules=True, it has the outputs of modules for the last prompt.
+
 buckets.safetensors holds T5's buckets of the distances -600 to 600, as BUCKETS-DISTANCE.
 
 Small activations are those that show a wrong epsilon: what enters the norms is 0.03 times as large.
@@ -45,6 +49,7 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLImageProcessor,
     Qwen3Config,
+    Qwen3ForCausalLM,
     Qwen3Model,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
@@ -174,6 +179,7 @@ def main():
         cells=12,
     )  # fmt: skip
     qwen3vl_models()
+    language_models()
     qwen2vl_processor()
     buckets()
 
@@ -398,6 +404,60 @@ def qwenvl_states(model, ids, pads, inputs, states):
     if isinstance(model, Qwen3VLForConditionalGeneration):  # -1 is what enters the norm
         hidden = (*hidden, *entered)
     return torch.cat([hidden[i] for i in states], dim=-1)[:, : len(ids)]
+
+
+def language_models():
+    begin(
+        "qwen3-head",
+        Qwen3ForCausalLM,
+        Qwen3Config(
+            hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=8, rms_norm_eps=2e-6, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+            vocab_size=40, pad_token_id=None,
+        ),
+        small=False,
+    )  # fmt: skip
+    generate("qwen3-head", Qwen3ForCausalLM, modules=True)
+    generate("qwen3-published", Qwen3ForCausalLM)  # tied
+    for kind in Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration:
+        generate({"2": "qwen25vl-published", "3": "qwen3vl-published"}[kind.__name__[4]], kind, modules=True)
+
+
+def generate(name, kind, modules=False):
+    """What a saved model writes after a text, and after pictures if it sees them."""
+    model = kind.from_pretrained(HERE / name, dtype=torch.float32).eval()
+    random, record = torch.Generator().manual_seed(5), {}
+    for run, numbers in {"text": [], "seen": [0, 2]}.items():
+        if numbers and kind is Qwen3ForCausalLM:
+            continue
+        prompt = torch.randint(30, (9,), generator=random).tolist()
+        inputs = {}
+        if numbers:
+            vision = model.config.vision_config
+            processor = Qwen2VLImageProcessor.from_pretrained(HERE / name)
+            made = processor([pictures()[i].permute(2, 0, 1) for i in numbers], return_tensors="pt")
+            inputs = {"pixel_values": made["pixel_values"], "image_grid_thw": made["image_grid_thw"]}
+            for grid in made["image_grid_thw"]:
+                prompt += [START] + [IMAGE] * (int(grid.prod()) // vision.spatial_merge_size**2) + [END, 7]
+            record[f"{run}.pictures"] = torch.tensor(numbers, dtype=torch.int32)
+        prompt = torch.tensor([prompt])
+
+        def seen(ids):
+            return inputs | {"mm_token_type_ids": (ids == IMAGE).int()} if inputs else {}
+
+        whole = model.generate(
+            prompt, max_new_tokens=200, do_sample=False, use_cache=True, bad_words_ids=[[IMAGE], [38]],
+            attention_mask=torch.ones_like(prompt), **seen(prompt),
+        )  # fmt: skip
+        logits = model(whole, use_cache=False, **seen(whole)).logits
+        best = logits[0, prompt.shape[1] - 1 : -1].topk(2).values
+        print(name, run, "least distance of the two best:", float((best[:, 0] - best[:, 1]).min()))
+        record |= {f"{run}.prompt": prompt[0].int(), f"{run}.new": whole[0, prompt.shape[1] :].int()}
+        record[f"{run}.logits"] = logits[0]
+        if modules:
+            of_modules = outputs(model, True, lambda m: m(prompt, use_cache=False, **seen(prompt)))
+            record |= {k: v for k, v in of_modules.items() if ":" not in k}
+    save(HERE / name / "generated.safetensors", record)
 
 
 def qwen2vl_processor():

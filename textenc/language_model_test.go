@@ -1,0 +1,194 @@
+package textenc_test
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/textenc"
+)
+
+// The models are those of testdata/make.py for which transformers has generated text.
+var languageModels = []string{"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published"}
+
+// neverWritten are the ids of images and videos, which transformers' generate was told to leave out.
+var neverWritten = []int{37, 38}
+
+func openLanguageModel(t *testing.T, folder string, h how) *textenc.CausalLM {
+	t.Helper()
+	var m *textenc.CausalLM
+	switch kind, _, _ := strings.Cut(folder, "-"); kind {
+	case "qwen3":
+		c := textenc.DefaultQwen3Config()
+		config(t, folder, &c)
+		m = textenc.NewQwen3ForCausalLM(c, nil, h.dtype)
+	case "qwen25vl":
+		c := textenc.DefaultQwen25VLConfig()
+		config(t, folder, &c)
+		m = textenc.NewQwen25VLForConditionalGeneration(c, true, h.dtype)
+	case "qwen3vl":
+		m = textenc.NewQwen3VLForConditionalGeneration(qwen3VLConfig(t, folder), nil, true, h.dtype)
+	}
+	loadEncoder(t, folder, m, h, []string{"model."}, m.Unused())
+	return m
+}
+
+// A written is a text of transformers.
+type written struct {
+	prompt, all []int32 // all has the new ids too
+	images      []textenc.VisionInput
+	logits      *mlx.Array
+}
+
+func (g golden) written(t *testing.T, folder, run string) (w written, ok bool) {
+	if g[run+".prompt"] == nil {
+		return w, false
+	}
+	w.prompt, w.logits = g[run+".prompt"].Int32s(), g[run+".logits"].ExpandDims(0)
+	w.all = slices.Concat(w.prompt, g[run+".new"].Int32s())
+	if numbers := g[run+".pictures"]; numbers != nil {
+		p := openProcessor(t, folder)
+		for _, i := range numbers.Int32s() {
+			w.images = append(w.images, process(t, p, testImages()[i]))
+		}
+	}
+	return w, true
+}
+
+func row(ids []int32) *mlx.Array { return mlx.FromInt32(ids, 1, len(ids)) }
+
+// greedy returns the best id of each row of logits, as an array [B, 1].
+func greedy(logits *mlx.Array) *mlx.Array {
+	hidden := make([]float32, logits.Dim(1))
+	for _, id := range neverWritten {
+		hidden[id] = float32(math.Inf(-1))
+	}
+	return logits.Add(mlx.FromFloat32(hidden, 1, len(hidden))).Argmax(1).AsType(mlx.Int32)
+}
+
+// write adds ids to those in a cache greedily, of which next is the first.
+func write(m textenc.LanguageModel, cache *textenc.Cache, next *mlx.Array, n int) (ids [][]int32) {
+	for range n {
+		next = mlx.Scope(func() *mlx.Array {
+			ids = append(ids, next.Int32s())
+			return greedy(m.Forward(next, nil, cache))
+		})
+	}
+	return ids
+}
+
+func near(t *testing.T, what string, got, want *mlx.Array, allowed float64) {
+	t.Helper()
+	d := off(t, what, got, want)
+	t.Logf("%s: off by %.2g", what, d)
+	if !(d <= allowed) {
+		t.Errorf("%s is off by %.2g, allowed %g", what, d, allowed)
+	}
+}
+
+// TestLanguageModels compares logits and greedily generated ids with those of transformers: without a
+// cache, with one, with the prompt in parts, and in a batch with another, longer prompt.
+func TestLanguageModels(t *testing.T) {
+	for _, folder := range languageModels {
+		for _, run := range []string{"text", "seen"} {
+			mlxtest.Do(t, func() {
+				g := readGolden(t, folder+"/generated.safetensors")
+				w, ok := g.written(t, folder, run)
+				if !ok {
+					return
+				}
+				t.Log(folder, run)
+				m := openLanguageModel(t, folder, how{dtype: mlx.Float32})
+				n := len(w.prompt)
+				near(t, "without cache", m.Logits(row(w.all), w.images, nil), w.logits, 5e-6)
+
+				cache := m.NewCache(1, 0)
+				defer cache.Close()
+				first := m.Logits(row(w.prompt), w.images, cache)
+				near(t, "prompt", first, w.logits.Slice(1, 0, n), 5e-6)
+				new := len(w.all) - n
+				ids := slices.Concat(write(m, cache, greedy(first.Slice(1, n-1, n).Squeeze(1)), new)...)
+				mlxtest.Same(t, folder+", generated ids", ids, w.all[n:])
+				if cache.Len() != len(w.all) {
+					t.Errorf("%d tokens in the cache, expected %d", cache.Len(), len(w.all))
+				}
+				near(t, "after them", m.Forward(row([]int32{3}), nil, cache), m.Logits(row(append(w.all, 3)), w.images, nil).
+					Slice(1, len(w.all), len(w.all)+1).Squeeze(1), 5e-6)
+
+				parts := m.NewCache(1, 300)
+				defer parts.Close()
+				var logits []*mlx.Array
+				cut := 4 // before images
+				logits = append(logits, m.Logits(row(w.all[:cut]), nil, parts), m.Logits(row(w.all[cut:n]), w.images, parts))
+				for at := n; at < len(w.all); at += 67 {
+					logits = append(logits, m.Logits(row(w.all[at:min(at+67, len(w.all))]), nil, parts))
+				}
+				near(t, "in parts", mlx.Concat(1, logits...), w.logits, 5e-6)
+
+				if folder == "qwen3-published" {
+					return
+				}
+				const pad = 7
+				longer := slices.Concat([]int32{1, 2, 3, 4, 5, 6, 7}, w.prompt)
+				one := m.NewCache(1, 0)
+				defer one.Close()
+				want := write(m, one, greedy(m.Forward(row(longer), w.images, one)), 12)
+				both := m.NewCache(2, 0)
+				defer both.Close()
+				both.Pad([]int{pad, 0})
+				batch := mlx.FromInt32(slices.Concat([]int32{37, 0, 0, 37, 39, 0, 0}, w.prompt, longer), 2, pad+n)
+				var parted [][]int32
+				if run == "text" { // padding that ends in the second part
+					m.Forward(batch.Slice(1, 0, 5), nil, both)
+					parted = write(m, both, greedy(m.Forward(batch.Slice(1, 5, pad+n), nil, both)), 12)
+				} else {
+					parted = write(m, both, greedy(m.Forward(batch, slices.Concat(w.images, w.images), both)), 12)
+				}
+				for i, ids := range parted {
+					mlxtest.Same(t, folder+", ids of a batch", ids, []int32{w.all[n+i], want[i][0]})
+				}
+			})
+		}
+	}
+}
+
+// TestLanguageModelModules checks that every module has the name and the output of transformers' module.
+func TestLanguageModelModules(t *testing.T) {
+	for _, folder := range languageModels {
+		mlxtest.Do(t, func() {
+			g := readGolden(t, folder+"/generated.safetensors")
+			if len(g.modules()) == 0 {
+				return
+			}
+			run := "text"
+			if g["seen.prompt"] != nil {
+				run = "seen"
+			}
+			w, _ := g.written(t, folder, run)
+			seen := map[string]bool{}
+			points := &hooks.Points{Step: -1, Func: func(tap hooks.Tap) (*mlx.Array, error) {
+				name := tap.FullName()
+				if g[name] == nil && strings.Contains(name, ":") {
+					return nil, nil
+				}
+				if seen[name] = true; g[name] == nil {
+					t.Errorf("%s: %s is not in transformers", folder, name)
+				} else if d := off(t, name, tap.Output, g[name]); !(d <= 5e-6) {
+					t.Errorf("%s: %s is off by %.2g", folder, name, d)
+				}
+				return nil, nil
+			}}
+			m := openLanguageModel(t, folder, how{dtype: mlx.Float32, points: points})
+			cache := m.NewCache(1, 0)
+			defer cache.Close()
+			m.Logits(row(w.prompt), w.images, cache)
+			names := slices.DeleteFunc(g.modules(), func(name string) bool { return name == "text_encoder.model.rotary_emb" }) // no module here
+			mlxtest.Same(t, folder, slices.Sorted(maps.Keys(seen)), names)
+		})
+	}
+}
