@@ -155,9 +155,7 @@ func (m *LanguageModel) readFiles(fsys fs.FS, at languageFolder) (err error) {
 				return err
 			}
 		}
-		if err := m.processor.Fits(m.Model.Images()); err != nil {
-			return err
-		}
+		m.Blind = m.processor.Fits(m.Model.Images())
 	}
 	return m.readStops(fsys, at.weights)
 }

@@ -234,7 +234,7 @@ func (w *writer) add(id int32) error {
 
 // write adds text, without the spaces that it begins with.
 func (w *writer) write(text string) {
-	text = strings.ToValidUTF8(text, "\ufffd")
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "") // a NUL is in no prompt
 	if !w.begun {
 		text = strings.TrimLeft(text, " \n\t")
 	}

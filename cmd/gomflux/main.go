@@ -79,8 +79,14 @@ func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func(
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	go func() {
-		if _, ok := <-signals; !ok {
-			return
+		for {
+			got, ok := <-signals
+			if !ok {
+				return
+			}
+			if got != os.Interrupt || !cli.Skip() {
+				break
+			}
 		}
 		cancel(cli.ErrInterrupted)
 		if _, ok := <-signals; !ok {
