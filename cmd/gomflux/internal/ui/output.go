@@ -123,17 +123,22 @@ func (o *Output) Stream() *Stream {
 	return &Stream{}
 }
 
-// Write writes a part, without control characters except line ends.
+// Write writes a part, as [Plain].
 func (s *Stream) Write(text string) {
 	if s.to != nil {
 		s.written = true
-		io.WriteString(s.to, strings.Map(func(r rune) rune {
-			if unicode.IsControl(r) && r != '\n' {
-				return -1
-			}
-			return r
-		}, text))
+		io.WriteString(s.to, Plain(text))
 	}
+}
+
+// Plain returns text without control characters except line ends.
+func Plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' {
+			return -1
+		}
+		return r
+	}, text)
 }
 
 // End ends the last line.
