@@ -104,9 +104,6 @@ type Class struct {
 	// Headed reports that a text encoder is the inner model of a class that also has a
 	// language model head, and that pipelines call the outer class.
 	Headed bool
-	// Language declares a text encoder with its head, as a language model, from the config in a folder;
-	// nil if the class has no such head.
-	Language func(f *Folder, dir string) (Language, error)
 	// Untapped lists values of the reference's modules that have no counterpart here.
 	Untapped []Untapped
 }

@@ -39,14 +39,6 @@ var Qwen25VLForConditionalGeneration = &Class{
 		c := model.(*textenc.Qwen25VL).Config.Text
 		return languageModel(c.NumHiddenLayers, c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
 	},
-	Language: func(f *Folder, dir string) (Language, error) {
-		c := textenc.DefaultQwen25VLConfig()
-		l, err := f.language(dir, &c, func(vision bool) *textenc.CausalLM {
-			return textenc.NewQwen25VLForConditionalGeneration(c, vision, f.Dtype)
-		}, func() bool { return true })
-		l.Processor = textenc.DefaultQwen2VLImageProcessor()
-		return l, err
-	},
 }
 
 func qwen25VLTable(prefix string) *layout.Table {

@@ -29,11 +29,6 @@ var Qwen3Model = &Class{
 		c := m.Config
 		return languageModel(len(m.Layers), c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
 	},
-	Language: func(f *Folder, dir string) (Language, error) {
-		c := textenc.DefaultQwen3Config()
-		return f.language(dir, &c, func(bool) *textenc.CausalLM { return textenc.NewQwen3ForCausalLM(c, nil, f.Dtype) },
-			func() bool { return false })
-	},
 }
 
 // Qwen3ForCausalLM is the class name of the text encoder in FLUX.2-klein: the model

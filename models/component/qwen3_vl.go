@@ -41,16 +41,6 @@ var Qwen3VLForConditionalGeneration = &Class{
 		c := m.Config.Text
 		return languageModel(len(m.LanguageModel.Layers), c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
 	},
-	Language: func(f *Folder, dir string) (Language, error) {
-		c := textenc.DefaultQwen3VLConfig()
-		l, err := f.language(dir, &c, func(vision bool) *textenc.CausalLM {
-			return textenc.NewQwen3VLForConditionalGeneration(c, nil, vision, f.Dtype)
-		}, func() bool { return c.Vision != nil })
-		l.Processor = textenc.DefaultQwen2VLImageProcessor()
-		l.Processor.ImageMean, l.Processor.ImageStd, l.Processor.PatchSize = []float64{.5, .5, .5}, []float64{.5, .5, .5}, 16
-		l.Processor.Size.ShortestEdge, l.Processor.Size.LongestEdge = 256*256, 4096*4096
-		return l, err
-	},
 }
 
 // Qwen3VLOfKrea2 is mflux's layout of the text encoder of Krea 2, which it never quantizes.
@@ -140,15 +130,26 @@ func (f *Folder) Qwen3VLWithVision(dir string, c textenc.Qwen3VLConfig, hiddenSt
 			checkpoint.FullName(f.FS, path.Join(dir, ConfigFile))), nil
 	}
 	whole := textenc.NewQwen3VL(c, hiddenStates, f.Dtype).WithVision()
-	if blind, err := f.withoutVision(dir); err != nil || blind == nil {
-		return whole, nil, err
+	folders, err := checkpoint.WeightFolders(f.FS)
+	if err != nil || !slices.Contains(folders, dir) { // random weights, or an absent component
+		return whole, nil, nil
+	}
+	ck, err := checkpoint.OpenCheckpoint(f.FS, dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer ck.Close()
+	for name := range ck.Tensors {
+		if strings.Contains("."+name, ".visual.") {
+			return whole, nil, nil
+		}
 	}
 	var names []string
 	for _, p := range nn.Parameters(whole.Visual) {
 		names = append(names, "visual."+p.Name)
 	}
 	return m, fmt.Errorf("%s: lacks the %d tensors of the vision encoder (%s, %s, …): the model can generate images, "+
-		"but not see any", checkpoint.FullName(f.FS, dir), len(names), names[0], names[1]), nil
+		"but not see any", ck.Dir, len(names), names[0], names[1]), nil
 }
 
 // Qwen3VLVision returns the vision encoder inside the text encoder as a component of its own.
