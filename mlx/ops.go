@@ -67,6 +67,9 @@ func (a *Array) Rsqrt() *Array   { return a.unary(mlxc.Rsqrt) }
 // IsFinite is true where an element is neither NaN nor infinite.
 func (a *Array) IsFinite() *Array { return a.unary(mlxc.Isfinite) }
 
+// Softplus is log(1 + exp(x)).
+func (a *Array) Softplus() *Array { return a.binary(mlxc.Logaddexp, Scalar(0, a.Dtype())) }
+
 // SiLU is x·sigmoid(x).
 func (a *Array) SiLU() *Array {
 	if onHost(hostActivations, a) {

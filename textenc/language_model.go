@@ -89,6 +89,9 @@ func newCausalLM(m network, tied bool, sees ImageConfig, dtype mlx.Dtype) *Causa
 	return lm
 }
 
+// Tied reports whether the head has the weights of the embeddings.
+func (m *CausalLM) Tied() bool { return m.tied }
+
 // Unused returns patterns of tensors that a checkpoint may have and that are not needed.
 func (m *CausalLM) Unused() []string {
 	return slices.DeleteFunc(m.Model.Unused(), func(pattern string) bool { return !m.tied && strings.HasPrefix(pattern, "lm_head.") })

@@ -14,10 +14,19 @@ import (
 )
 
 // The models are those of testdata/make.py for which transformers has generated text.
-var languageModels = []string{"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published"}
+var languageModels = []string{"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published", "qwen35-head"}
 
 // neverWritten are the ids of images and videos, which transformers' generate was told to leave out.
 var neverWritten = []int{37, 38}
+
+// allowed returns the tolerance of a model's logits. What the delta rule returns is normed, though it can be
+// near zero: transformers itself is off by 4e-5 from its model in float64.
+func allowed(folder string) float64 {
+	if folder == "qwen35-head" {
+		return 6e-5
+	}
+	return 5e-6
+}
 
 func openLanguageModel(t *testing.T, folder string, h how) *textenc.CausalLM {
 	t.Helper()
@@ -33,6 +42,10 @@ func openLanguageModel(t *testing.T, folder string, h how) *textenc.CausalLM {
 		m = textenc.NewQwen25VLForConditionalGeneration(c, true, h.dtype)
 	case "qwen3vl":
 		m = textenc.NewQwen3VLForConditionalGeneration(qwen3VLConfig(t, folder), nil, true, h.dtype)
+	case "qwen35":
+		c := textenc.DefaultQwen35Config()
+		config(t, folder, &c)
+		m = textenc.NewQwen35ForConditionalGeneration(c, true, h.dtype)
 	}
 	loadEncoder(t, folder, m, h, []string{"model."}, m.Unused())
 	return m
@@ -105,12 +118,12 @@ func TestLanguageModels(t *testing.T) {
 				t.Log(folder, run)
 				m := openLanguageModel(t, folder, how{dtype: mlx.Float32})
 				n := len(w.prompt)
-				near(t, "without cache", m.Logits(row(w.all), w.images, nil), w.logits, 5e-6)
+				near(t, "without cache", m.Logits(row(w.all), w.images, nil), w.logits, allowed(folder))
 
 				cache := m.NewCache(1, 0)
 				defer cache.Close()
 				first := m.Logits(row(w.prompt), w.images, cache)
-				near(t, "prompt", first, w.logits.Slice(1, 0, n), 5e-6)
+				near(t, "prompt", first, w.logits.Slice(1, 0, n), allowed(folder))
 				new := len(w.all) - n
 				ids := slices.Concat(write(m, cache, greedy(first.Slice(1, n-1, n).Squeeze(1)), new)...)
 				mlxtest.Same(t, folder+", generated ids", ids, w.all[n:])
@@ -118,7 +131,7 @@ func TestLanguageModels(t *testing.T) {
 					t.Errorf("%d tokens in the cache, expected %d", cache.Len(), len(w.all))
 				}
 				near(t, "after them", m.Forward(row([]int32{3}), nil, cache), m.Logits(row(append(w.all, 3)), w.images, nil).
-					Slice(1, len(w.all), len(w.all)+1).Squeeze(1), 5e-6)
+					Slice(1, len(w.all), len(w.all)+1).Squeeze(1), allowed(folder))
 
 				parts := m.NewCache(1, 300)
 				defer parts.Close()
@@ -128,7 +141,7 @@ func TestLanguageModels(t *testing.T) {
 				for at := n; at < len(w.all); at += 67 {
 					logits = append(logits, m.Logits(row(w.all[at:min(at+67, len(w.all))]), nil, parts))
 				}
-				near(t, "in parts", mlx.Concat(1, logits...), w.logits, 5e-6)
+				near(t, "in parts", mlx.Concat(1, logits...), w.logits, allowed(folder))
 
 				if folder == "qwen3-published" {
 					return
@@ -178,7 +191,7 @@ func TestLanguageModelModules(t *testing.T) {
 				}
 				if seen[name] = true; g[name] == nil {
 					t.Errorf("%s: %s is not in transformers", folder, name)
-				} else if d := off(t, name, tap.Output, g[name]); !(d <= 5e-6) {
+				} else if d := off(t, name, tap.Output, g[name]); !(d <= allowed(folder)) {
 					t.Errorf("%s: %s is off by %.2g", folder, name, d)
 				}
 				return nil, nil

@@ -237,10 +237,11 @@ func besides(states map[int]*mlx.Array, numbers []int) *mlx.Array {
 	return mlx.Concat(-1, out...)
 }
 
-// qwen3Layer is Qwen3DecoderLayer.
+// qwen3Layer is Qwen3DecoderLayer, or that of other models of its kind.
 type qwen3Layer struct {
 	nn.Module
 	SelfAttn               *qwen3Attention `w:"self_attn"`
+	LinearAttn             *gatedDeltaNet  `w:"linear_attn"` // or nil, as SelfAttn with it
 	MLP                    *qwen3MLP       `w:"mlp"`
 	InputLayerNorm         *nn.RMSNorm     `w:"input_layernorm"`
 	PostAttentionLayerNorm *nn.RMSNorm     `w:"post_attention_layernorm"`
@@ -262,7 +263,13 @@ func newQwen3Layer(c Qwen3Config, index int) *qwen3Layer {
 }
 
 func (l *qwen3Layer) Forward(x *mlx.Array, p *pass) *mlx.Array {
-	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x).AsType(p.dtype), p))
+	y := l.InputLayerNorm.Forward(x).AsType(p.dtype)
+	if l.LinearAttn != nil {
+		y = l.LinearAttn.Forward(y, p)
+	} else {
+		y = l.SelfAttn.Forward(y, p)
+	}
+	y = x.Add(y)
 	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(p.dtype)))
 	return l.Tap(y, x)
 }
@@ -280,16 +287,26 @@ type qwen3Attention struct {
 	KNorm *nn.RMSNorm `w:"k_norm"` // may be nil
 
 	heads, kvHeads int
-	layer          int // number in the cache
+	gated          bool // q_proj also has a gate for the output of each head (Qwen3_5Attention)
+	layer          int  // number in the cache
 }
 
 func (a *qwen3Attention) Forward(x *mlx.Array, p *pass) *mlx.Array {
 	q, k := nn.SplitHeads(a.QProj.Forward(x), a.heads), nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)
+	var gate *mlx.Array
+	if a.gated {
+		halves := q.Split(2, -1)
+		q, gate = halves[0], halves[1]
+	}
 	if a.QNorm != nil {
 		q, k = a.QNorm.Forward(q), a.KNorm.Forward(k)
 	}
 	y := a.Attend(p.attention(a.layer), q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), nn.Heads(a.VProj.Forward(x), a.kvHeads))
-	return a.Tap(a.OProj.ForwardWide(nn.MergeHeads(y), x.Dtype()), x)
+	y = nn.MergeHeads(y)
+	if gate != nil {
+		y = y.Mul(gate.Reshape(y.Shape()...).Sigmoid())
+	}
+	return a.Tap(a.OProj.ForwardWide(y, x.Dtype()), x)
 }
 
 // qwen3MLP is Qwen3MLP, Qwen2MLP or Qwen2_5_VLMLP: down(silu(gate x)·up x).

@@ -1,6 +1,7 @@
 package textenc
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -15,6 +16,8 @@ type Qwen3VLConfig struct {
 	ImageTokenID int                  `json:"image_token_id"`
 	// TieWordEmbeddings reports, as that of Text, that the language model's head has the weights of the embeddings.
 	TieWordEmbeddings bool `json:"tie_word_embeddings"`
+
+	model string // its name for errors, Qwen3-VL if it is empty
 }
 
 // Qwen3VLTextConfig is text_config of transformers' Qwen3VLConfig, as version 4
@@ -38,8 +41,15 @@ func DefaultQwen3VLConfig() Qwen3VLConfig {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *Qwen3VLConfig) Validate() error {
-	if err := c.Text.Validate(); err != nil || c.Vision == nil {
+	if err := c.Text.Validate(); err != nil {
 		return err
+	}
+	return c.validateVision()
+}
+
+func (c *Qwen3VLConfig) validateVision() error {
+	if c.Vision == nil {
+		return nil
 	}
 	if err := c.Vision.validate(); err != nil {
 		return fmt.Errorf("vision_config: %w", err)
@@ -58,7 +68,7 @@ func (c *Qwen3VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int32
 
 // imageTokens describes the tokens of images, which need a vision encoder.
 func (c *Qwen3VLConfig) imageTokens() imageTokens {
-	t := imageTokens{model: "Qwen3-VL", id: int32(c.ImageTokenID)}
+	t := imageTokens{model: cmp.Or(c.model, "Qwen3-VL"), id: int32(c.ImageTokenID)}
 	if c.Vision != nil {
 		t.patches = c.Vision.patches()
 	}
@@ -127,7 +137,8 @@ type Qwen3VL struct {
 // Checkpoints have the language model's tensors as language_model.layers or, in ComfyUI's
 // files, as layers, and all with or without a prefix: load it with the prefix "model.".
 func NewQwen3VL(c Qwen3VLConfig, hiddenStates []int, dtype mlx.Dtype) *Qwen3VL {
-	m := &Qwen3VL{LanguageModel: newQwen3VLText(c.Text, hiddenStates), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
+	text := newQwen3VLText(c.Text.layers(), c.Text.rope(), c.Text.HeadDim/2, hiddenStates, newQwen3Layer)
+	m := &Qwen3VL{LanguageModel: text, Config: c, HiddenStates: hiddenStates, Dtype: dtype}
 	shortNames(m)
 	return m
 }
@@ -137,11 +148,16 @@ func NewQwen3VL(c Qwen3VLConfig, hiddenStates []int, dtype mlx.Dtype) *Qwen3VL {
 func NewQwen3VLForConditionalGeneration(c Qwen3VLConfig, hiddenStates []int, vision bool, dtype mlx.Dtype) *CausalLM {
 	m := NewQwen3VL(c, append([]int{c.Text.NumHiddenLayers}, hiddenStates...), dtype)
 	m.HiddenStates = hiddenStates
+	return newQwen3VLCausalLM(m, vision, c.TieWordEmbeddings || c.Text.TieWordEmbeddings)
+}
+
+func newQwen3VLCausalLM(m *Qwen3VL, vision, tied bool) *CausalLM {
 	var sees ImageConfig
 	if vision {
-		m, sees = m.WithVision(), &c
+		m, sees = m.WithVision(), &m.Config
 	}
-	return newCausalLM(m, c.TieWordEmbeddings || c.Text.TieWordEmbeddings, sees, dtype)
+	shortNames(m)
+	return newCausalLM(m, tied, sees, m.Dtype)
 }
 
 func (m *Qwen3VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array {
@@ -160,7 +176,7 @@ func (m *Qwen3VL) WithVision() *Qwen3VL {
 
 // Unused returns patterns of the checkpoint's tensors that the hidden states do not need.
 func (m *Qwen3VL) Unused() []string {
-	unused := []string{"lm_head.*"} // in mflux's files it may be quantized
+	unused := []string{"lm_head.*", "mtp.*"} // in mflux's files it may be quantized
 	if m.Visual == nil {
 		unused = append(unused, "visual.*")
 	}
@@ -201,19 +217,21 @@ type qwen3VLText struct {
 	qwen3Decoder `w:"."`
 	RotaryEmb    *rotaryEmbedding `w:"rotary_emb"`
 
-	config Qwen3VLTextConfig
+	rope qwenVLRope
+	half int // pairs of features of a head that are rotated
+	all  int // layers of the whole model
 }
 
-func newQwen3VLText(c Qwen3VLTextConfig, hiddenStates []int) *qwen3VLText {
-	return &qwen3VLText{qwen3Decoder: newQwen3Decoder(c.layers(), hiddenStates, newQwen3Layer), RotaryEmb: &rotaryEmbedding{}, config: c}
+func newQwen3VLText(c Qwen3Config, rope qwenVLRope, half int, hiddenStates []int, layer func(Qwen3Config, int) *qwen3Layer) *qwen3VLText {
+	decoder := newQwen3Decoder(c, hiddenStates, layer)
+	return &qwen3VLText{qwen3Decoder: decoder, RotaryEmb: &rotaryEmbedding{}, rope: rope, half: half, all: c.NumHiddenLayers}
 }
 
 // Forward returns hidden states by their numbers. If there are images, the reference gets the
 // positions too.
 func (m *qwen3VLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
 	ids, passed := in.positionIDs()
-	r := m.config.rope()
-	rope := nn.NewInterleavedMRope(in.positions, [3]int(r.MRopeSection), m.config.HeadDim/2, *r.RopeTheta)
+	rope := nn.NewInterleavedMRope(in.positions, [3]int(m.rope.MRopeSection), m.half, *m.rope.RopeTheta)
 	p.rope = m.RotaryEmb.Forward(rope, p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
 	enter := func(layers int, x *mlx.Array) *mlx.Array {
 		if i := layers - 1; i >= 0 && i < len(in.deepstack) {
@@ -232,7 +250,7 @@ func (m *qwen3VLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
 // if all layers run.
 func (m *qwen3VLText) last() (number int, ok bool) {
 	if m.Norm != nil {
-		return m.config.NumHiddenLayers, true
+		return m.all, true
 	}
-	return LastBeforeNorm, len(m.Layers) == m.config.NumHiddenLayers
+	return LastBeforeNorm, len(m.Layers) == m.all
 }

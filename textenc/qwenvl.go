@@ -20,6 +20,8 @@ type qwenVLRope struct {
 	RopeType     string   `json:"rope_type"`
 	Type         string   `json:"type"` // in older files
 	MRopeSection []int    `json:"mrope_section"`
+	// PartialRotaryFactor is the part of a head's features that is rotated; only Qwen3.5 has one.
+	PartialRotaryFactor *float64 `json:"partial_rotary_factor"`
 }
 
 // newQwenVLRope returns rope_scaling or, without it, rope_parameters. If they lack

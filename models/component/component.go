@@ -23,6 +23,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/vae"
 )
 
@@ -85,6 +86,11 @@ type Class struct {
 	// [DefaultBlockMemory] is used.
 	Blocks func(model any) BlockMemory
 
+	// LanguageModel declares the model with its head, to write text. Whole names a published model of the
+	// class that has one.
+	LanguageModel func(o LanguageModelOptions) (*textenc.CausalLM, error)
+	Whole         string
+
 	// NewAutoencoder declares an autoencoder. It calls read with the class's default
 	// config, and read overrides that with the model's config and validates it.
 	NewAutoencoder func(read func(vae.Config) error) (vae.Autoencoder, error)
@@ -96,7 +102,8 @@ type Class struct {
 	// Tiny returns the published tiny autoencoder for an autoencoder's latents, nil if there is no such
 	// one.
 	Tiny func(a vae.Autoencoder) *TinyAutoencoder
-	// Standalone reports that no pipeline has the class. An autoencoder can decode previews then.
+	// Standalone reports that no pipeline has the class. An autoencoder can decode previews then, and a
+	// language model write text.
 	Standalone bool
 
 	// Tokenizer reports that a processor's folder also has the pipeline's tokenizer.

@@ -23,6 +23,7 @@ var All = named(
 	AutoencoderTiny,
 	CLIPTextModel,
 	T5EncoderModel,
+	Qwen35ForConditionalGeneration,  // before those whose names occur in its files
 	Qwen3VLForConditionalGeneration, // before Qwen3Model, whose names occur in its files
 	Qwen3Model,
 	Qwen25VLForConditionalGeneration,

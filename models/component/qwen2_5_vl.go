@@ -35,6 +35,14 @@ var Qwen25VLForConditionalGeneration = &Class{
 	},
 	Infer:        inferQwen25VL,
 	Quantization: []QuantizationRule{{"*", 8}},
+	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
+		c := textenc.DefaultQwen25VLConfig()
+		if err := o.Read(&c); err != nil {
+			return nil, err
+		}
+		return textenc.NewQwen25VLForConditionalGeneration(c, o.Vision, o.Dtype), nil
+	},
+	Whole: "Qwen/Qwen2.5-VL-7B-Instruct",
 	Blocks: func(model any) BlockMemory {
 		c := model.(*textenc.Qwen25VL).Config.Text
 		return languageModel(c.NumHiddenLayers, c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)

@@ -24,6 +24,14 @@ var Qwen3Model = &Class{
 	Original:         []*layout.Table{qwen3Table("model."), qwen3Table("")}, // published files are of Qwen3ForCausalLM
 	LoRAUnusedLayers: true,
 	Infer:            inferQwen3,
+	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
+		c := textenc.DefaultQwen3Config()
+		if err := o.Read(&c); err != nil {
+			return nil, err
+		}
+		return textenc.NewQwen3ForCausalLM(c, o.HiddenStates, o.Dtype), nil
+	},
+	Whole: "Qwen/Qwen3-4B or Qwen/Qwen3-8B",
 	Blocks: func(model any) BlockMemory {
 		m := model.(*textenc.Qwen3)
 		c := m.Config
@@ -32,7 +40,7 @@ var Qwen3Model = &Class{
 }
 
 // Qwen3ForCausalLM is the class name of the text encoder in FLUX.2-klein: the model
-// with a language model head, which is not used.
+// with a language model head, which is not used to encode prompts.
 const Qwen3ForCausalLM = "Qwen3ForCausalLM"
 
 func qwen3Table(prefix string) *layout.Table {

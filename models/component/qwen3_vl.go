@@ -36,6 +36,14 @@ var Qwen3VLForConditionalGeneration = &Class{
 	LoRAUnusedLayers: true,
 	Infer:            inferQwen3VL,
 	Quantization:     []QuantizationRule{{"*", 8}}, // docs/parity.md has the errors of 4 bits
+	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
+		c := textenc.DefaultQwen3VLConfig()
+		if err := o.Read(&c); err != nil {
+			return nil, err
+		}
+		return textenc.NewQwen3VLForConditionalGeneration(c, o.HiddenStates, o.Vision && c.Vision != nil, o.Dtype), nil
+	},
+	Whole: "Qwen/Qwen3-VL-4B-Instruct",
 	Blocks: func(model any) BlockMemory {
 		m := model.(*textenc.Qwen3VL)
 		c := m.Config.Text
@@ -130,26 +138,19 @@ func (f *Folder) Qwen3VLWithVision(dir string, c textenc.Qwen3VLConfig, hiddenSt
 			checkpoint.FullName(f.FS, path.Join(dir, ConfigFile))), nil
 	}
 	whole := textenc.NewQwen3VL(c, hiddenStates, f.Dtype).WithVision()
-	folders, err := checkpoint.WeightFolders(f.FS)
-	if err != nil || !slices.Contains(folders, dir) { // random weights, or an absent component
-		return whole, nil, nil
-	}
-	ck, err := checkpoint.OpenCheckpoint(f.FS, dir)
-	if err != nil {
+	found, err := f.tensorNames(dir)
+	switch {
+	case err != nil:
 		return nil, nil, err
-	}
-	defer ck.Close()
-	for name := range ck.Tensors {
-		if strings.Contains("."+name, ".visual.") {
-			return whole, nil, nil
-		}
+	case found == nil, slices.ContainsFunc(found, isVisual):
+		return whole, nil, nil
 	}
 	var names []string
 	for _, p := range nn.Parameters(whole.Visual) {
 		names = append(names, "visual."+p.Name)
 	}
 	return m, fmt.Errorf("%s: lacks the %d tensors of the vision encoder (%s, %s, …): the model can generate images, "+
-		"but not see any", ck.Dir, len(names), names[0], names[1]), nil
+		"but not see any", checkpoint.FullName(f.FS, dir), len(names), names[0], names[1]), nil
 }
 
 // Qwen3VLVision returns the vision encoder inside the text encoder as a component of its own.

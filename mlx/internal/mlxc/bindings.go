@@ -73,6 +73,7 @@ var (
 	Less                                func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	LoadSafetensors                     func(res_0 *uintptr, res_1 *uintptr, file string, s uintptr) int32
 	Log                                 func(res *uintptr, a uintptr, s uintptr) int32
+	Logaddexp                           func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	LogicalAnd                          func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	LogicalNot                          func(res *uintptr, a uintptr, s uintptr) int32
 	LogicalOr                           func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
@@ -209,6 +210,7 @@ var functions = []function{
 	{"mlx_less", &Less},
 	{"mlx_load_safetensors", &LoadSafetensors},
 	{"mlx_log", &Log},
+	{"mlx_logaddexp", &Logaddexp},
 	{"mlx_logical_and", &LogicalAnd},
 	{"mlx_logical_not", &LogicalNot},
 	{"mlx_logical_or", &LogicalOr},
