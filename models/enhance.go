@@ -29,7 +29,7 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 	if strings.TrimSpace(prompt) == "" {
 		return e, errs.Request(errors.New("the prompt is empty: there is nothing to rewrite"))
 	}
-	if m.Blind != nil {
+	if m.blind != nil {
 		images = nil
 	}
 	user := textgen.Message{Role: "user"}
@@ -49,6 +49,9 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 		}
 		if e.Lost = lostQuote(prompt, e.Text.Text); e.Lost == "" {
 			return e, nil
+		}
+		if piece != nil {
+			piece(textgen.Piece{Text: "\n"})
 		}
 		messages = append(messages[:2:2], textgen.TextMessage("assistant", e.Text.Text),
 			textgen.TextMessage("user", fmt.Sprintf("The text “%s” is missing. Write the prompt again, with it.", e.Lost)))

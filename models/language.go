@@ -14,7 +14,6 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
@@ -27,12 +26,13 @@ import (
 // A LanguageModel writes text, and may see images: the text encoder of a pipeline with its head, or a
 // model in a folder of its own.
 type LanguageModel struct {
-	component.Language
+	model     *textenc.CausalLM
 	pipeline  *Pipeline // that has only this component
 	loadable  *loadable
 	tokenizer *tokenizer.Tokenizer
 	template  *textgen.Template
-	processor *textenc.Qwen2VLImageProcessor // nil if the model cannot see images
+	processor *textenc.Qwen2VLImageProcessor
+	blind     error // why the model cannot see images, nil if it can
 	context   int
 	stop      []int32
 }
@@ -41,23 +41,12 @@ type LanguageModel struct {
 type languageFolder struct {
 	weights, tokenizer string
 	processors         []string
-	class              *component.Class
 }
 
 // findLanguage finds the language model in a model folder.
 func findLanguage(fsys fs.FS) (l languageFolder, err error) {
 	if !index.Exists(fsys) {
-		var config struct{ Architectures []string }
-		if err := checkpoint.ReadJSON(fsys, component.ConfigFile, &config); err != nil {
-			return l, err
-		}
-		for _, name := range config.Architectures {
-			if c := component.Find(name); c != nil && c.Language != nil {
-				return languageFolder{".", ".", []string{"."}, c}, nil
-			}
-		}
-		return l, fmt.Errorf("%s: architectures %q: %w as a language model, expected one of %s",
-			checkpoint.FullName(fsys, component.ConfigFile), config.Architectures, errs.ErrUnsupported, strings.Join(languageClasses(), ", "))
+		return languageFolder{".", ".", nil}, nil
 	}
 	x, err := index.Read(fsys)
 	if err != nil {
@@ -67,16 +56,16 @@ func findLanguage(fsys fs.FS) (l languageFolder, err error) {
 	for dir, name := range x.Components {
 		switch c := component.Find(name); {
 		case c == nil || c.Role != component.TextEncoder:
-		case c.Language == nil:
+		case c.LanguageModel == nil:
 			encoders = append(encoders, name)
 		default:
-			l.weights, l.class = dir, c
+			l.weights = dir
 		}
 		if _, err := fs.Stat(fsys, dir); err == nil && dir == "processor" {
 			l.processors = append(l.processors, dir)
 		}
 	}
-	if l.class == nil {
+	if l.weights == "" {
 		slices.Sort(encoders)
 		return l, fmt.Errorf("%s: its text encoders (%s) cannot write text: %w (name a language model, or a model with one)",
 			checkpoint.FullName(fsys, ""), strings.Join(encoders, ", "), errs.ErrUnsupported)
@@ -86,15 +75,6 @@ func findLanguage(fsys fs.FS) (l languageFolder, err error) {
 		l.tokenizer = "processor"
 	}
 	return l, nil
-}
-
-func languageClasses() (names []string) {
-	for _, c := range component.All {
-		if c.Language != nil {
-			names = append(names, c.Name)
-		}
-	}
-	return names
 }
 
 // LoadLanguageModel reads the language model in a model folder, or in a folder of its own. Of the
@@ -114,17 +94,14 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (m *LanguageModel, err error) 
 		Quantize: o.Quantize, ReadAhead: readAhead,
 	}
 	m = &LanguageModel{pipeline: p}
-	if m.Language, err = at.class.Language(&p.loader.Folder, at.weights); err != nil {
+	var c component.Component
+	if c, m.model, err = p.loader.LanguageModel("language_model", at.weights); err != nil {
 		return nil, err
-	}
-	c := component.Component{Class: at.class, Name: "language_model", Dir: at.weights, Model: m.Model, Ignore: m.Model.Unused()}
-	if c.Class.Prefix != "" {
-		c.Prefixes = []string{c.Class.Prefix}
 	}
 	if o.Random != nil {
 		c.Random = o.Random.Dtype
 	}
-	if err := m.readFiles(fsys, at); err != nil {
+	if err := m.readFiles(fsys, at, c.Class); err != nil {
 		m.closeTokenizer()
 		return nil, err
 	}
@@ -136,28 +113,36 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (m *LanguageModel, err error) 
 }
 
 // readFiles reads all files of the model but its weights.
-func (m *LanguageModel) readFiles(fsys fs.FS, at languageFolder) (err error) {
+func (m *LanguageModel) readFiles(fsys fs.FS, at languageFolder, class *component.Class) (err error) {
 	if m.tokenizer, err = tokenizer.Load(fsys, at.tokenizer); err != nil {
 		return err
 	}
-	if m.template, err = textgen.ReadTemplate(fsys, m.tokenizer, append([]string{at.tokenizer}, at.processors...)...); err != nil {
+	if m.template, err = textgen.ReadTemplate(fsys, m.tokenizer, append(at.processors, at.tokenizer)...); err != nil {
 		return err
 	}
-	if m.Blind == nil {
-		m.processor = &m.Processor
-		for _, dir := range append(at.processors, at.tokenizer) {
-			p, err := textenc.LoadQwen2VLImageProcessor(fsys, dir)
-			if err == nil {
-				m.processor = p
-				break
-			}
-			if !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		m.Blind = m.processor.Fits(m.Model.Images())
+	if sees := m.model.Images(); sees == nil {
+		m.blind = fmt.Errorf("%s: has no vision encoder: the language model cannot see images", checkpoint.FullName(fsys, at.weights))
+	} else if err := m.readProcessor(fsys, append(at.processors, at.tokenizer), class); err != nil {
+		return err
+	} else {
+		m.blind = m.processor.Fits(sees)
 	}
 	return m.readStops(fsys, at.weights)
+}
+
+// readProcessor reads the image processor from the first folder that has one.
+func (m *LanguageModel) readProcessor(fsys fs.FS, dirs []string, class *component.Class) (err error) {
+	for _, dir := range dirs {
+		if m.processor, err = textenc.LoadQwen2VLImageProcessor(fsys, dir); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	p := textenc.DefaultQwen2VLImageProcessor()
+	if class.Processor != nil {
+		class.Processor(&p)
+	}
+	m.processor = &p
+	return nil
 }
 
 // readStops reads the number of tokens that the model can see, and the tokens that end a text.
@@ -206,10 +191,6 @@ func (m *LanguageModel) load(c component.Component, o LoadOptions) error {
 		return err
 	}
 	m.loadable, err = newLoadable(c, ck)
-	if mismatch, ok := errors.AsType[*nn.MismatchError](err); ok && slices.ContainsFunc(mismatch.Missing, isHead) {
-		err = fmt.Errorf("%s: lacks lm_head.weight, the head of the language model: it can encode prompts, but not write text "+
-			"(name a whole language model)", ck.Dir)
-	}
 	if err = errors.Join(err, ck.Close()); err != nil {
 		return err
 	}
@@ -225,8 +206,6 @@ func (m *LanguageModel) load(c component.Component, o LoadOptions) error {
 	}
 	return p.ensureLoaded(c.Dir, nil, o.Progress)
 }
-
-func isHead(f nn.Misfit) bool { return f.Name == "lm_head.weight" }
 
 // Close frees the memory of the model. It must run on the MLX thread.
 func (m *LanguageModel) Close() {
@@ -252,8 +231,8 @@ const maxSeen = 1 << 20
 func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, thinking bool, o textgen.Options,
 	piece func(textgen.Piece),
 ) (t textgen.Text, err error) {
-	if len(images) > 0 && m.Blind != nil {
-		return t, errs.Request(m.Blind)
+	if len(images) > 0 && m.blind != nil {
+		return t, errs.Request(m.blind)
 	}
 	parts, err := m.template.Render(messages, thinking)
 	if err != nil {
@@ -272,7 +251,7 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 		inputs = append(inputs, in)
 	}
 	if len(inputs) > 0 {
-		if ids, err = m.Model.Images().ExpandImages(ids, inputs); err != nil {
+		if ids, err = m.model.Images().ExpandImages(ids, inputs); err != nil {
 			return t, err
 		}
 	}
@@ -281,12 +260,12 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 	if m.context > 0 {
 		capacity = min(capacity, m.context)
 	}
-	cache := m.Model.NewCache(1, min(capacity, len(ids)+4096))
+	cache := m.model.NewCache(1, min(capacity, len(ids)+4096))
 	defer cache.Close()
 	return textgen.Generate(func(ids *mlx.Array) *mlx.Array {
 		seen := inputs
 		inputs = nil // they are in the prompt
-		return m.Model.Forward(ids, seen, cache)
+		return m.model.Forward(ids, seen, cache)
 	}, m.tokenizer, ids, o, piece)
 }
 

@@ -32,11 +32,16 @@ type Content struct {
 // TextMessage returns a message that is a text.
 func TextMessage(role, text string) Message { return Message{role, []Content{{Text: text}}} }
 
+func (m Message) hasImage() bool {
+	return slices.ContainsFunc(m.Content, func(c Content) bool { return c.Image })
+}
+
 // A Template is a model's chat template, in Jinja.
 type Template struct {
 	file     string
 	source   string
 	template *jinja.Template
+	images   *Template // for conversations with images, nil if this one is
 }
 
 // chatML is the template of Qwen's models whose folders have no template, such as Krea 2's text encoder.
@@ -53,8 +58,19 @@ const maxTemplate = 1 << 20
 
 // ReadTemplate reads the chat template of a model from the first folder that has one: in
 // chat_template.jinja, chat_template.json or tokenizer_config.json. Without any, it is that of Qwen's
-// models if the tokenizer has its tokens.
+// models if the tokenizer has its tokens, as it is for images if the folder's template has no place for
+// them: the tokenizers of Qwen-Image have the template of the language model without vision.
 func ReadTemplate(fsys fs.FS, t *tokenizer.Tokenizer, dirs ...string) (*Template, error) {
+	template, err := readTemplate(fsys, t, dirs)
+	if err == nil && !template.SeesImages() {
+		if _, ok := t.ID("<|vision_start|>"); ok {
+			template.images, err = parseTemplate("the chat template of Qwen", chatML)
+		}
+	}
+	return template, err
+}
+
+func readTemplate(fsys fs.FS, t *tokenizer.Tokenizer, dirs []string) (*Template, error) {
 	for _, dir := range dirs {
 		name := path.Join(dir, "chat_template.jinja")
 		data, err := checkpoint.ReadText(fsys, name, maxTemplate)
@@ -126,7 +142,7 @@ func parseTemplate(file, source string) (*Template, error) {
 	if err != nil {
 		return fail(err)
 	}
-	return &Template{file, source, t}, nil
+	return &Template{file: file, source: source, template: t}, nil
 }
 
 var macros = regexp.MustCompile(`\{%-?\s*macro\s+(\w+)`)
@@ -156,6 +172,9 @@ func (t *Template) SeesImages() bool { return strings.Contains(t.source, "image"
 // Render renders a conversation and the beginning of the answer, as transformers' apply_chat_template
 // does with add_generation_prompt. The texts of messages are plain parts.
 func (t *Template) Render(messages []Message, thinking bool) ([]tokenizer.Part, error) {
+	if t.images != nil && slices.ContainsFunc(messages, Message.hasImage) {
+		t = t.images
+	}
 	var texts []string
 	mark := func(text string) string {
 		inner := strings.TrimSpace(text) // templates may trim a text
@@ -168,7 +187,7 @@ func (t *Template) Render(messages []Message, thinking bool) ([]tokenizer.Part, 
 	}
 	var list []any
 	for _, m := range messages {
-		if !slices.ContainsFunc(m.Content, func(c Content) bool { return c.Image }) {
+		if !m.hasImage() {
 			whole := ""
 			for _, c := range m.Content {
 				whole += c.Text

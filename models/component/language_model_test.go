@@ -19,9 +19,9 @@ func TestLanguageModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dir, want := range map[string]struct {
-		class       string
-		tied, sees  bool
-		err         string
+		class      string
+		tied, sees bool
+		err        string
 	}{
 		"qwen3-head":         {class: "Qwen3Model"},
 		"qwen3-published":    {class: "Qwen3Model", tied: true},

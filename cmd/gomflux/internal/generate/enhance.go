@@ -94,7 +94,10 @@ func (g *generation) enhancePrompt(ctx context.Context, source *gomflux.Source, 
 	g.WeightFlags.Open(open)
 	o := &gomflux.LanguageOptions{
 		Seed: g.seed(i * g.each), Device: open.Device, Dtype: open.Dtype, Quantize: open.Quantize,
-		Progress: g.options.Progress, Warn: func(message string) { g.out.Warn("%s", message) },
+		Progress: g.options.Progress, Warn: func(message string) {
+			writer.End()
+			g.out.Warn("%s", message)
+		},
 		Text: func(text string, thinking bool) {
 			end()
 			if g.out.Format == ui.JSONLines {

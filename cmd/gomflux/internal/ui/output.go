@@ -145,6 +145,7 @@ func Plain(text string) string {
 func (s *Stream) End() {
 	if s.written {
 		io.WriteString(s.to, "\n")
+		s.written = false
 	}
 }
 
