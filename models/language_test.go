@@ -169,7 +169,8 @@ func TestLanguageErrors(t *testing.T) {
 		} {
 			kept := broken[file]
 			broken[file] = &fstest.MapFile{Data: []byte(c[0])}
-			if _, err := openLanguage(t, broken); err == nil || !strings.Contains(err.Error(), c[1]) || strings.Contains(err.Error(), "\n") {
+			_, err := openLanguage(t, broken)
+			if err == nil || !strings.Contains(err.Error(), c[1]) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: %v, expected %q", file, err, c[1])
 			}
 			if kept == nil {

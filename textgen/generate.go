@@ -178,7 +178,7 @@ type writer struct {
 	Text
 	t           *tokenizer.Tokenizer
 	piece       func(Piece)
-	open, close int32 // <think> and </think>, -1 if there are none
+	open, close int32 // <think> and </think>, -1 without them
 	thinking    bool
 	rest        []byte // the beginning of a character
 	begun       bool   // the text has something else than spaces

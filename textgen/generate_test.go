@@ -78,6 +78,7 @@ func TestGenerate(t *testing.T) {
 		return ids
 	}
 	fox := encode(t, tok, "\n a fox 🦊 日本\n")
+	half, letters, deep := slices.Index(fox, of("🦊")[0])+1, of("abcdefgh"), of(think, "xyzxyzxyz")
 	for name, c := range map[string]struct {
 		prompt  []int32
 		tokens  []int32
@@ -87,17 +88,18 @@ func TestGenerate(t *testing.T) {
 	}{
 		"stop": {tokens: of("\n a fox 🦊 日本\n", end, "more"), o: Options{MaxTokens: 99},
 			want: Text{Text: "a fox 🦊 日本", Tokens: len(fox), Whole: true}},
-		"limit":          {tokens: of("abcdefgh"), o: Options{MaxTokens: 2}, want: Text{Text: spelled(t, tok, of("abcdefgh")[:2]), Tokens: 2}},
-		"context":        {tokens: of("abcdefgh"), o: Options{MaxTokens: 99, Context: len(prompt) + 1}, want: Text{Text: spelled(t, tok, of("abcdefgh")[:1]), Tokens: 1}},
-		"half character": {tokens: fox[:slices.Index(fox, of("🦊")[0])+1], o: Options{MaxTokens: slices.Index(fox, of("🦊")[0]) + 1}, want: Text{Text: "a fox �", Tokens: slices.Index(fox, of("🦊")[0]) + 1}},
+		"limit": {tokens: letters, o: Options{MaxTokens: 2}, want: Text{Text: spelled(t, tok, letters[:2]), Tokens: 2}},
+		"context": {tokens: letters, o: Options{MaxTokens: 99, Context: len(prompt) + 1},
+			want: Text{Text: spelled(t, tok, letters[:1]), Tokens: 1}},
+		"half character": {tokens: fox[:half], o: Options{MaxTokens: half}, want: Text{Text: "a fox �", Tokens: half}},
 		"thinking": {tokens: of(think, "\nhm\n", thought, "\n\nyes", end), o: Options{MaxTokens: 99},
 			want: Text{Text: "yes", Thinking: "hm", Tokens: len(of(think, "\nhm\n", thought, "\n\nyes")), Whole: true}},
 		"thinking began in the prompt": {prompt: append(slices.Clone(prompt), of(think, "\n")...), tokens: of("hm", thought, "yes", end),
 			o: Options{MaxTokens: 99}, want: Text{Text: "yes", Thinking: "hm", Tokens: len(of("hm", thought, "yes")), Whole: true}},
 		"thinking that was ended": {prompt: append(slices.Clone(prompt), of(think, "\n\n", thought, "\n\n")...), tokens: of("yes", end),
 			o: Options{MaxTokens: 99}, want: Text{Text: "yes", Tokens: len(of("yes")), Whole: true}},
-		"budget": {tokens: of(think, "xyzxyzxyz")[:5], o: Options{MaxTokens: 5, ThinkingBudget: 4},
-			want:    Text{Text: spelled(t, tok, of(think, "xyzxyzxyz")[4:5]), Thinking: spelled(t, tok, of(think, "xyzxyzxyz")[1:4]), Tokens: 5},
+		"budget": {tokens: deep[:5], o: Options{MaxTokens: 5, ThinkingBudget: 4},
+			want:    Text{Text: spelled(t, tok, deep[4:5]), Thinking: spelled(t, tok, deep[1:4]), Tokens: 5},
 			seenEnd: of("\n", thought, "\n\n")},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -129,7 +129,8 @@ func TestSampler(t *testing.T) {
 			}
 			// 5 standard deviations of the statistic above its mean
 			if limit := float64(free) + 5*math.Sqrt(2*float64(free)); chi > limit {
-				t.Errorf("chi-square is %.1f with %d degrees of freedom, expected at most %.1f: %v, expected %.3f", chi, free, limit, counts, want)
+				t.Errorf("chi-square is %.1f with %d degrees of freedom, expected at most %.1f: %v, expected %.3f",
+					chi, free, limit, counts, want)
 			}
 		})
 	}
@@ -142,7 +143,8 @@ func TestSamplingErrors(t *testing.T) {
 			t.Errorf("%+v is valid", s)
 		}
 	}
-	if err := (Sampling{Temperature: 0.7, TopK: 64, TopP: 0.95, MinP: 0.05, RepetitionPenalty: 1.05, PresencePenalty: 1.5}).Validate(); err != nil {
+	s := Sampling{Temperature: 0.7, TopK: 64, TopP: 0.95, MinP: 0.05, RepetitionPenalty: 1.05, PresencePenalty: 1.5}
+	if err := s.Validate(); err != nil {
 		t.Error(err)
 	}
 }

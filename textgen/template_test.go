@@ -154,10 +154,7 @@ func TestTemplateErrors(t *testing.T) {
 // TestReadTemplate finds templates in the files that have them.
 func TestReadTemplate(t *testing.T) {
 	const hi = "{{ messages[0].content }}"
-	quoted, err := json.Marshal(hi)
-	if err != nil {
-		t.Fatal(err)
-	}
+	const named = `{"chat_template": [{"name": "%s", "template": "{{ messages[0].content }}"}]}`
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 	tok, err := tokenizer.Load(os.DirFS("../textenc/tokenizer/testdata"), "qwen2-5")
 	if err != nil {
@@ -169,10 +166,10 @@ func TestReadTemplate(t *testing.T) {
 		want string // of the error, or what the template renders
 	}{
 		"jinja":     {fstest.MapFS{"a/chat_template.jinja": file(hi)}, "hello"},
-		"json":      {fstest.MapFS{"a/chat_template.json": file(`{"chat_template": ` + string(quoted) + `}`)}, "hello"},
-		"config":    {fstest.MapFS{"b/tokenizer_config.json": file(`{"chat_template": ` + string(quoted) + `}`)}, "hello"},
-		"named":     {fstest.MapFS{"a/tokenizer_config.json": file(`{"chat_template": [{"name": "default", "template": ` + string(quoted) + `}]}`)}, "hello"},
-		"no name":   {fstest.MapFS{"a/tokenizer_config.json": file(`{"chat_template": [{"name": "tools", "template": ""}]}`)}, "named default"},
+		"json":      {fstest.MapFS{"a/chat_template.json": file(`{"chat_template": "` + hi + `"}`)}, "hello"},
+		"config":    {fstest.MapFS{"b/tokenizer_config.json": file(`{"chat_template": "` + hi + `"}`)}, "hello"},
+		"named":     {fstest.MapFS{"a/tokenizer_config.json": file(fmt.Sprintf(named, "default"))}, "hello"},
+		"no name":   {fstest.MapFS{"a/tokenizer_config.json": file(fmt.Sprintf(named, "tools"))}, "named default"},
 		"number":    {fstest.MapFS{"a/tokenizer_config.json": file(`{"chat_template": 3}`)}, "expected a text, found 3"},
 		"none":      {fstest.MapFS{}, "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"},
 		"bad jinja": {fstest.MapFS{"a/chat_template.jinja": file("{% for %}")}, "a/chat_template.jinja"},

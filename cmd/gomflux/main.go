@@ -132,7 +132,8 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		generate.NewCommand(), generate.NewEditCommand(), generate.NewInpaintCommand(), bench.NewCommand(),
 		models.NewInfoCommand(), models.NewModelsCommand(), models.NewListCommand(), models.NewShowCommand(),
 		models.NewPullCommand(), models.NewRmCommand(), models.NewCacheCommand(), models.NewSaveCommand(),
-		models.NewDecodeCommand(), models.NewDescribeCommand(), models.NewRoundtripCommand(), models.NewInspectCommand(), serve.NewCommand(),
+		models.NewDecodeCommand(), models.NewDescribeCommand(), models.NewRoundtripCommand(), models.NewInspectCommand(),
+		serve.NewCommand(),
 		parity.NewCommand(), parity.NewTensorsCommand(), debug.NewCommand(newRootCommand),
 		models.NewDoctorCommand(), models.NewVersionCommand(), newCompletionCommand(),
 	)

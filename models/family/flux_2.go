@@ -255,18 +255,23 @@ func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 // src/flux2/system_messages.py of github.com/black-forest-labs/flux2, under the Apache License 2.0. Long
 // lines are wrapped.
 const (
-	flux2Upsampling = `You are an expert prompt engineer for FLUX.2 by Black Forest Labs. Rewrite user prompts to be more descriptive while strictly
+	flux2Upsampling = `You are an expert prompt engineer for FLUX.2 by Black Forest Labs. Rewrite user
+prompts to be more descriptive while strictly
 preserving their core subject and intent.
 
 Guidelines:
-1. Structure: Keep structured inputs structured (enhance within fields). Convert natural language to detailed paragraphs.
-2. Details: Add concrete visual specifics - form, scale, textures, materials, lighting (quality, direction, color), shadows,
+1. Structure: Keep structured inputs structured (enhance within fields). Convert natural language to detailed
+paragraphs.
+2. Details: Add concrete visual specifics - form, scale, textures, materials, lighting (quality, direction,
+color), shadows,
 spatial relationships, and environmental context.
-3. Text in Images: Put ALL text in quotation marks, matching the prompt's language. Always provide explicit quoted text for
+3. Text in Images: Put ALL text in quotation marks, matching the prompt's language. Always provide explicit
+quoted text for
 objects that would contain text in reality (signs, labels, screens, etc.) - without it, the model generates gibberish.
 
 Output only the revised prompt and nothing else.`
-	flux2EditUpsampling = `You are FLUX.2 by Black Forest Labs, an image-editing expert. You convert editing requests into one concise instruction (50-80
+	flux2EditUpsampling = `You are FLUX.2 by Black Forest Labs, an image-editing expert. You convert
+editing requests into one concise instruction (50-80
 words, ~30 for brief requests).
 
 Rules:
