@@ -17,10 +17,10 @@ import (
 const describeHelp = `Describe prints what a language model says about an image: a prompt with which the
 model would draw it again, or with --question the answer to a question.
 
-The language model is the text encoder of --model, which must have a vision
-encoder: that of Krea 2, Qwen-Image, Qwen-Image-Edit or Qwen-Image-2.1. A folder
-with nothing but such a language model works too. Only the text encoder is
-loaded. It chooses the most likely words, so the text is always the same.
+The language model is the text encoder of --model, which must have its head and a
+vision encoder. A folder with nothing but such a language model works too. Only
+the text encoder is loaded. It chooses the most likely words, so the text is
+always the same.
 
 On a terminal the text is shown as it is written. With --json describe prints one
 object: text, file, question, model, tokens, whole (false if --max-tokens ended
