@@ -14,17 +14,17 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-const describeHelp = `Describe prints what a language model says about an image: a prompt with which the
-model would draw it again, or with --question the answer to a question.
+const describeHelp = `Describe prints a description of an image by a language model: a prompt with
+which the model would draw it again, or with --question the answer to a question.
 
-The language model is the text encoder of --model, which must have its head and a
-vision encoder. A folder with nothing but such a language model works too. Only
-the text encoder is loaded. It chooses the most likely words, so the text is
-always the same.
+The language model is the text encoder of --model, which must have its head and
+a vision encoder. A folder with nothing but such a language model works too.
+Only the text encoder is loaded. It chooses the most likely words, so the text
+is always the same.
 
-On a terminal the text is shown as it is written. With --json describe prints one
-object: text, file, question, model, tokens, whole (false if --max-tokens ended
-the text) and seconds.
+On a terminal the text is shown as it is written. With --json describe prints
+one object: text, file, question, model, tokens, whole (false if --max-tokens
+ended the text) and seconds.
 ` + cli.ExitStatus
 
 // describeOptions are the flags of gomflux describe.
