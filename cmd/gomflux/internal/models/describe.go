@@ -15,7 +15,7 @@ import (
 )
 
 const describeHelp = `Describe prints a description of an image by a language model: a prompt with
-which the model would draw it again, or with --question the answer to a question.
+which the model would draw it again, or with --question the answer to that.
 
 The language model is the text encoder of --model, which must have its head and
 a vision encoder. A folder with nothing but such a language model works too.
