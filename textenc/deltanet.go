@@ -92,6 +92,12 @@ func (d *gatedDeltaNet) Forward(x *mlx.Array, p *pass) *mlx.Array {
 	return d.Tap(d.OutProj.ForwardWide(y.Reshape(b, t, -1), dtype), in)
 }
 
+// stateBytes returns the size of what the cache has of the layer, in a dtype of some bytes.
+func (d *gatedDeltaNet) stateBytes(size int) int64 {
+	channels := 2*d.keyHeads*d.keyDim + d.valueHeads*d.valueDim
+	return int64((d.kernel-1)*channels*size + 4*d.valueHeads*d.keyDim*d.valueDim)
+}
+
 // convolve returns the causal convolution of each channel of x [B, T, channels], followed by SiLU, and the
 // inputs that the next tokens need, [B, kernel-1, channels]. before has those of earlier tokens, or is nil.
 func (d *gatedDeltaNet) convolve(x, before *mlx.Array) (y, inputs *mlx.Array) {

@@ -59,8 +59,7 @@ type CausalLM struct {
 // A network is a model without a head.
 type network interface {
 	Unused() []string
-	embeddings() *nn.Embedding
-	depth() int // layers
+	decoder() *qwen3Decoder
 	// hidden returns the hidden states after the final norm, [B, T, hidden_size].
 	hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array
 }
@@ -80,9 +79,11 @@ func (h *tiedHead) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	return h.Tap(h.table.ForwardWide(x, dtype), x)
 }
 
+var _ LanguageModel = (*CausalLM)(nil)
+
 func newCausalLM(m network, tied bool, sees ImageConfig, dtype mlx.Dtype) *CausalLM {
 	lm := &CausalLM{Model: m, dtype: dtype, tied: tied, sees: sees}
-	table := m.embeddings()
+	table := m.decoder().EmbedTokens
 	if lm.LMHead = (&tiedHead{table: table}); !tied {
 		lm.LMHead = nn.NewLinear(table.Dim(), table.Len(), false)
 	}
@@ -98,14 +99,27 @@ func (m *CausalLM) Unused() []string {
 }
 
 // VocabSize implements [LanguageModel].
-func (m *CausalLM) VocabSize() int { return m.Model.embeddings().Len() }
+func (m *CausalLM) VocabSize() int { return m.Model.decoder().EmbedTokens.Len() }
 
 // Images implements [LanguageModel].
 func (m *CausalLM) Images() ImageConfig { return m.sees }
 
 // NewCache implements [LanguageModel].
 func (m *CausalLM) NewCache(batch, capacity int) *Cache {
-	return newCache(m.Model.depth(), batch, capacity)
+	return newCache(len(m.Model.decoder().Layers), batch, capacity)
+}
+
+// CacheBytes returns the size of a cache of some tokens of a sequence.
+func (m *CausalLM) CacheBytes(tokens int) (n int64) {
+	size := m.dtype.ItemSize()
+	for _, l := range m.Model.decoder().Layers {
+		if l.LinearAttn != nil {
+			n += l.LinearAttn.stateBytes(size)
+		} else {
+			n += int64(2 * l.SelfAttn.KProj.Out() * cacheRoom(tokens) * size)
+		}
+	}
+	return n
 }
 
 // Forward implements [LanguageModel].
@@ -150,6 +164,9 @@ type layerCache [2]*mlx.Array
 
 // cacheStep is by how many tokens a cache grows.
 const cacheStep = 256
+
+// cacheRoom returns for how many tokens a cache has room that holds some.
+func cacheRoom(tokens int) int { return (tokens + cacheStep - 1) / cacheStep * cacheStep }
 
 func newCache(layers, batch, capacity int) *Cache {
 	return &Cache{layers: make([]layerCache, layers), batch: batch, capacity: capacity, behind: make([]int, batch)}
@@ -200,7 +217,7 @@ func (c *Cache) extend(layer int, k, v *mlx.Array) (allK, allV *mlx.Array) {
 		}
 		if after > room {
 			shape := x.Shape()
-			shape[2] = max(c.capacity, (after+cacheStep-1)/cacheStep*cacheStep) - room
+			shape[2] = max(c.capacity, cacheRoom(after)) - room
 			more := mlx.Zeros(x.Dtype(), shape...)
 			if old != nil {
 				more = mlx.Concat(2, old, more)

@@ -205,8 +205,7 @@ func NewQwen25VLForConditionalGeneration(c Qwen25VLConfig, vision bool, dtype ml
 	return newCausalLM(NewQwen25VL(c, vision, dtype), c.TieWordEmbeddings || c.Text.TieWordEmbeddings, sees, dtype)
 }
 
-func (m *Qwen25VL) embeddings() *nn.Embedding { return m.LanguageModel.EmbedTokens }
-func (m *Qwen25VL) depth() int                { return len(m.LanguageModel.Layers) }
+func (m *Qwen25VL) decoder() *qwen3Decoder { return m.LanguageModel.decoder() }
 
 // Unused returns patterns of tensors that a checkpoint may have and that are not needed.
 func (m *Qwen25VL) Unused() []string {

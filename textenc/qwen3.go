@@ -159,9 +159,6 @@ func (m *Qwen3) hidden(ids *mlx.Array, _ []VisionInput, p *pass) *mlx.Array {
 	return m.Tap(m.states(m.EmbedTokens.Gather(ids, m.Dtype), p)[m.Config.NumHiddenLayers], ids)
 }
 
-func (m *Qwen3) embeddings() *nn.Embedding { return m.EmbedTokens }
-func (m *Qwen3) depth() int                { return len(m.Layers) }
-
 // qwen3Decoder has the layers of Qwen3 and of Qwen3-VL's language model that some hidden
 // states need.
 type qwen3Decoder struct {
@@ -171,6 +168,8 @@ type qwen3Decoder struct {
 
 	needed []int // the numbers of the layers after which a hidden state is needed, ascending
 }
+
+func (d *qwen3Decoder) decoder() *qwen3Decoder { return d }
 
 func newQwen3Decoder(c Qwen3Config, hiddenStates []int, layer func(Qwen3Config, int) *qwen3Layer) qwen3Decoder {
 	d := qwen3Decoder{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize)}

@@ -103,12 +103,14 @@ func (c *Qwen35TextConfig) Validate() error {
 		return err
 	}
 	types := c.types()
+	unknown := func(t string) bool { return t != fullAttention && t != linearAttention }
 	k, v := c.LinearNumKeyHeads, c.LinearNumValueHeads
 	switch {
 	case !c.AttnOutputGate:
 		return errors.New("attn_output_gate false: expected true")
-	case len(types) != c.NumHiddenLayers || slices.ContainsFunc(types, func(t string) bool { return t != fullAttention && t != linearAttention }):
-		return fmt.Errorf("layer_types %q, expected %s or %s for each of %d layers", types, fullAttention, linearAttention, c.NumHiddenLayers)
+	case len(types) != c.NumHiddenLayers || slices.ContainsFunc(types, unknown):
+		return fmt.Errorf("layer_types %q, expected %s or %s for each of %d layers",
+			types, fullAttention, linearAttention, c.NumHiddenLayers)
 	case min(c.LinearConvKernelDim, c.LinearKeyHeadDim, c.LinearValueHeadDim, k, v) < 1 || c.LinearConvKernelDim < 2:
 		return errors.New("linear_key_head_dim, linear_value_head_dim, linear_num_key_heads and linear_num_value_heads must be positive, " +
 			"and linear_conv_kernel_dim above 1")
@@ -117,7 +119,8 @@ func (c *Qwen35TextConfig) Validate() error {
 	case v%k != 0:
 		return fmt.Errorf("linear_num_value_heads %d must be a multiple of linear_num_key_heads %d", v, k)
 	case c.rotated() < 2 || c.rotated()%2 != 0 || c.rotated() > c.HeadDim:
-		return fmt.Errorf("partial_rotary_factor %g of head_dim %d: expected an even number of features", *rope.PartialRotaryFactor, c.HeadDim)
+		return fmt.Errorf("partial_rotary_factor %g of head_dim %d: expected an even number of features",
+			*rope.PartialRotaryFactor, c.HeadDim)
 	}
 	return nil
 }
@@ -156,12 +159,11 @@ func (c *Qwen35TextConfig) rotated() int {
 // encoder if vision is set, or Qwen3_5ForCausalLM, which is the same without it.
 func NewQwen35ForConditionalGeneration(c Qwen35Config, vision bool, dtype mlx.Dtype) *CausalLM {
 	vl := c.vl()
-	text := newQwen3VLText(vl.Text.layers(), c.rope(), c.Text.rotated()/2, []int{c.Text.NumHiddenLayers}, c.Text.layer)
+	text := newQwen3VLText(vl.Text.layers(), c.Text.rope(), c.Text.rotated()/2, []int{c.Text.NumHiddenLayers}, c.Text.layer)
 	text.Norm.Offset = 1
-	return newQwen3VLCausalLM(&Qwen3VL{LanguageModel: text, Config: vl, Dtype: dtype}, vision, c.TieWordEmbeddings || c.Text.TieWordEmbeddings)
+	m := &Qwen3VL{LanguageModel: text, Config: vl, Dtype: dtype}
+	return newQwen3VLCausalLM(m, vision, c.TieWordEmbeddings || c.Text.TieWordEmbeddings)
 }
-
-func (c *Qwen35Config) rope() qwenVLRope { return c.Text.rope() }
 
 // layer declares Qwen3_5DecoderLayer: that of Qwen3 with norms whose weights are stored minus one, and
 // with a gate for the output of attention, or with a gated delta rule instead.

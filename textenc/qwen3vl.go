@@ -164,8 +164,7 @@ func (m *Qwen3VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Arr
 	return m.states(ids, images, p)[m.Config.Text.NumHiddenLayers]
 }
 
-func (m *Qwen3VL) embeddings() *nn.Embedding { return m.LanguageModel.EmbedTokens }
-func (m *Qwen3VL) depth() int                { return len(m.LanguageModel.Layers) }
+func (m *Qwen3VL) decoder() *qwen3Decoder { return m.LanguageModel.decoder() }
 
 // WithVision adds the vision encoder, which the config must have, to a model that is not
 // loaded yet, and returns the model.

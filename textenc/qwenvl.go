@@ -76,8 +76,8 @@ func (t imageTokens) expand(ids []int32, images []VisionInput) ([]int32, error) 
 type qwenVLInput struct {
 	ids, embeds *mlx.Array // [B, T] and [B, T, hidden_size]
 	positions   [][]int    // of each token in time, height and width; see [pass.positions]
-	// The others are nil without images. deepstack has the features of images that are added after each of the first
-	// layers, to the tokens for which isImage is true.
+	// The others are nil without images. deepstack has the features of images that are added after each of the
+	// first layers, to the tokens for which isImage is true.
 	images    []VisionInput
 	deepstack []*mlx.Array
 	isImage   func(token int) bool
@@ -111,7 +111,8 @@ func (t imageTokens) input(table *nn.Embedding, ids *mlx.Array, images []VisionI
 	return in
 }
 
-// place returns the positions of the tokens of all sequences, and of checked images. ids of padding are replaced by 0, or by 1 if that is the image token.
+// place returns the positions of the tokens of all sequences, with checked images. It replaces the ids of
+// padding by 0, or by 1 if 0 is the image token.
 func (t imageTokens) place(ids []int32, images []VisionInput, p *pass) (positions [][]int, err error) {
 	p.behind = slices.Clone(p.behind)
 	for b := range p.batch {
