@@ -48,6 +48,7 @@ type Enhanced struct {
 	Model    string // the language model
 	Thinking string // what the language model wrote before the prompt
 	Tokens   int    // that the language model wrote
+	Source   string // where the system prompt is from, with its licence
 }
 
 // Enhance rewrites a prompt with the system prompt of the model's family, and returns it. For edits,
@@ -69,7 +70,7 @@ func (s *Source) Enhance(ctx context.Context, prompt string, references []image.
 	if err != nil {
 		return nil, err
 	}
-	e := &Enhanced{Prompt: made.Text.Text, Original: prompt, Model: name, Thinking: made.Thinking, Tokens: made.Tokens}
+	e := &Enhanced{Prompt: made.Text.Text, Original: prompt, Model: name, Thinking: made.Thinking, Tokens: made.Tokens, Source: rewriter.Source}
 	if made.Lost != "" && o.Warn != nil {
 		o.Warn(fmt.Sprintf("the language model changed the quoted text %q twice: the prompt stays as it was typed", made.Lost))
 	}

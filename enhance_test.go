@@ -73,6 +73,10 @@ func TestDescribe(t *testing.T) {
 	if !errors.Is(err, gomflux.ErrNotFound) {
 		t.Errorf("a language model that does not exist: %v", err)
 	}
+	m.Close()
+	if _, err := m.Describe(t.Context(), img, "", nil); !errors.Is(err, gomflux.ErrClosed) {
+		t.Errorf("a closed model: %v", err)
+	}
 }
 
 // openTestModel opens a small random model in low RAM.

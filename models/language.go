@@ -80,7 +80,7 @@ func findLanguage(fsys fs.FS) (l languageFolder, err error) {
 // LoadLanguageModel reads the language model in a model folder, or in a folder of its own. Of the
 // options it uses Device, Dtype, Quantize, Random, Progress and Warn. It must run on the MLX thread.
 // Callers must close the model.
-func LoadLanguageModel(fsys fs.FS, o LoadOptions) (m *LanguageModel, err error) {
+func LoadLanguageModel(fsys fs.FS, o LoadOptions) (*LanguageModel, error) {
 	at, err := findLanguage(fsys)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,12 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (m *LanguageModel, err error) 
 		Folder:   component.Folder{FS: fsys, Points: &p.points, Dtype: p.dtype},
 		Quantize: o.Quantize, ReadAhead: readAhead,
 	}
-	m = &LanguageModel{pipeline: p}
+	m, complete := &LanguageModel{pipeline: p}, false
+	defer func() { // also after a panic, by which a job is interrupted
+		if !complete {
+			m.Close()
+		}
+	}()
 	var c component.Component
 	if c, m.model, err = p.loader.LanguageModel("language_model", at.weights); err != nil {
 		return nil, err
@@ -102,13 +107,12 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (m *LanguageModel, err error) 
 		c.Random = o.Random.Dtype
 	}
 	if err := m.readFiles(fsys, at, c.Class); err != nil {
-		m.closeTokenizer()
 		return nil, err
 	}
 	if err := m.load(c, o); err != nil {
-		m.Close()
 		return nil, err
 	}
+	complete = true
 	return m, nil
 }
 
@@ -199,7 +203,7 @@ func (m *LanguageModel) load(c component.Component, o LoadOptions) error {
 		return err
 	}
 	if free := p.available(); free > 0 && o.Warn != nil {
-		if needed := p.weightsMemory(m.loadable, o.Quantize).bytes; needed > free {
+		if needed := p.weightsMemory(m.loadable, o.Quantize).bytes + m.model.CacheBytes(usualTokens); needed > free {
 			o.Warn(fmt.Sprintf("the language model needs %s of memory, and %s are free (--quantize reduces it)",
 				units.Bytes(needed), units.Bytes(free)))
 		}
@@ -209,18 +213,17 @@ func (m *LanguageModel) load(c component.Component, o LoadOptions) error {
 
 // Close frees the memory of the model. It must run on the MLX thread.
 func (m *LanguageModel) Close() {
-	m.closeTokenizer()
+	if m.tokenizer != nil {
+		m.tokenizer.Close()
+		m.tokenizer = nil
+	}
 	if m.loadable != nil && m.loadable.loaded {
 		m.pipeline.free(m.loadable)
 	}
 }
 
-func (m *LanguageModel) closeTokenizer() {
-	if m.tokenizer != nil {
-		m.tokenizer.Close()
-		m.tokenizer = nil
-	}
-}
+// usualTokens is for how many tokens a cache has memory at first.
+const usualTokens = 4096
 
 // maxSeen is the largest number of pixels of an image that a language model sees: larger ones are scaled
 // down, since they would take thousands of tokens.
@@ -260,7 +263,7 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 	if m.context > 0 {
 		capacity = min(capacity, m.context)
 	}
-	cache := m.model.NewCache(1, min(capacity, len(ids)+4096))
+	cache := m.model.NewCache(1, min(capacity, len(ids)+usualTokens))
 	defer cache.Close()
 	return textgen.Generate(func(ids *mlx.Array) *mlx.Array {
 		seen := inputs

@@ -71,7 +71,10 @@ func (p *Pipeline) unload() {
 // MakeRoom frees the weights of text encoders and the transformer, so that a language model has memory,
 // unless all fit: a language model takes about as much as the text encoders. Runs read them again.
 func (p *Pipeline) MakeRoom() error {
-	if p.loading {
+	switch {
+	case p.closed:
+		return ErrClosed
+	case p.loading:
 		return errors.New("a language model is needed while the model is being loaded (a progress callback cannot run it)")
 	}
 	var needed int64

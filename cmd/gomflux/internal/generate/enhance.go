@@ -65,6 +65,9 @@ func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source)
 		if g.allPrompts[i] = e.Prompt; e.Prompt != prompt {
 			g.rewritten[i] = rewritten{prompt, e.Model}
 		}
+		if g.out.Verbose {
+			g.out.Say("rewritten by %s, %s, with a system prompt: %s", e.Model, ui.Plural(e.Tokens, "token"), e.Source)
+		}
 		if g.out.Format == ui.JSONLines {
 			g.out.Event(jsonEnhanced{"enhanced", e.Prompt, e.Original, e.Model, e.Tokens})
 		}
