@@ -70,7 +70,9 @@ func (s *Source) Enhance(ctx context.Context, prompt string, references []image.
 	if err != nil {
 		return nil, err
 	}
-	e := &Enhanced{Prompt: made.Text.Text, Original: prompt, Model: name, Thinking: made.Thinking, Tokens: made.Tokens, Source: rewriter.Source}
+	e := &Enhanced{
+		Prompt: made.Text.Text, Original: prompt, Model: name, Thinking: made.Thinking, Tokens: made.Tokens, Source: rewriter.Source,
+	}
 	if made.Lost != "" && o.Warn != nil {
 		o.Warn(fmt.Sprintf("the language model changed the quoted text %q twice: the prompt stays as it was typed", made.Lost))
 	}

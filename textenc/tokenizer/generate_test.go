@@ -62,7 +62,9 @@ func TestEncodeParts(t *testing.T) {
 	}
 }
 
-func isASCII(text string) bool { return strings.IndexFunc(text, func(r rune) bool { return r > 126 }) < 0 }
+func isASCII(text string) bool {
+	return strings.IndexFunc(text, func(r rune) bool { return r > 126 }) < 0
+}
 
 // TestPlainParts checks that control tokens in a user's text are text, also across the borders of parts.
 func TestPlainParts(t *testing.T) {
