@@ -180,6 +180,11 @@ func (m *Model) BatchSize(o Options) int {
 // generate generates an image for each seed. If seeds is nil, it generates a single
 // image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
+	if o.Enhance != nil {
+		if err := m.enhance(ctx, &o); err != nil {
+			return nil, err
+		}
+	}
 	r, err := inpaintRequest(m.pipeline, o)
 	if err != nil {
 		return nil, err

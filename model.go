@@ -85,6 +85,12 @@ func (m *Model) Modules() (all []Module) {
 type Options struct {
 	// Prompt describes the image.
 	Prompt string
+	// Enhance, if set, is how a language model rewrites Prompt first, as [Source.Enhance]. Settings have the
+	// rewritten prompt, so that the image can be generated again without the language model.
+	Enhance *LanguageOptions
+	// OriginalPrompt and EnhancedBy are recorded in Settings: the prompt that was rewritten to Prompt, and
+	// the language model that did it.
+	OriginalPrompt, EnhancedBy string
 	// NegativePrompt describes what the image should not contain. It needs
 	// classifier-free guidance, see [Model.UsesNegativePrompt].
 	NegativePrompt string
@@ -207,7 +213,8 @@ func (o *Options) ForgetPrepared() { o.prepared, o.conversions = nil, nil }
 func OptionsFrom(s *Settings) Options {
 	seed, guidance := s.Seed, s.Guidance
 	return Options{
-		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
+		Prompt: s.Prompt, OriginalPrompt: s.OriginalPrompt, EnhancedBy: s.EnhancedBy,
+		NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
 		Steps: s.Steps, Guidance: &guidance, GuidanceUnit: s.GuidanceUnit, GuidanceInterval: slices.Clone(s.GuidanceInterval),
 		TrueCFGScale: s.TrueCFGScale, CFGNormalization: s.CFGNormalization, CFGTruncation: s.CFGTruncation,
 		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
@@ -230,7 +237,8 @@ func (m *Model) settings(r models.Request, o *Options) Settings {
 	s := Settings{
 		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Class: m.Class(),
 		Model: catalog.TildePath(m.source.Name()), Revision: m.source.Revision(), BaseModel: catalog.TildePath(m.source.BaseModel()),
-		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
+		Prompt: r.Prompt, OriginalPrompt: o.OriginalPrompt, EnhancedBy: catalog.TildePath(o.EnhancedBy),
+		NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		GuidanceUnit:     family.Find(m.Class()).GuidanceUnit(),
 		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)), StepCache: r.StepCache,
 		TrueCFGScale: r.TrueCFGScale, CFGNormalization: r.CFGNormalization, CFGTruncation: r.CFGTruncation,

@@ -206,6 +206,21 @@ func (a *Array) Min(axis int) *Array  { return a.reduce(mlxc.MinAxis, axis, true
 // Argmax returns the indices of the largest elements of one axis, which stays as size 1.
 func (a *Array) Argmax(axis int) *Array { return a.reduce(mlxc.ArgmaxAxis, axis, true) }
 
+// Sort returns the elements of the last axis in ascending order.
+func (a *Array) Sort() *Array {
+	var r uintptr
+	check(mlxc.SortAxis(&r, a.h(), -1, stream))
+	return wrap(r)
+}
+
+// CumulativeSum returns the sums of each element of the last axis and those before it.
+func (a *Array) CumulativeSum() *Array {
+	var r uintptr
+	const sameDtype = 0 // an optional without a value
+	check(mlxc.CumsumAxis(&r, a.h(), -1, false, true, sameDtype, stream))
+	return wrap(r)
+}
+
 // All is true if every element is.
 func (a *Array) All() bool {
 	var r uintptr

@@ -17,3 +17,11 @@ func Normal(key *Array, dtype Dtype, shape ...int) *Array {
 	check(mlxc.RandomNormal(&r, dims, n, int32(dtype), 0, 1, key.h(), stream))
 	return wrap(r)
 }
+
+// Categorical draws an index of the last axis, which is removed, with probabilities softmax(a). Of a
+// key, it is always the same.
+func (a *Array) Categorical(key *Array) *Array {
+	var r uintptr
+	check(mlxc.RandomCategorical(&r, a.h(), -1, key.h(), stream))
+	return wrap(r)
+}

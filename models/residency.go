@@ -1,6 +1,7 @@
 package models
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -65,6 +66,27 @@ func (p *Pipeline) unload() {
 			p.free(l)
 		}
 	}
+}
+
+// MakeRoom frees the weights of text encoders and the transformer, so that a language model has memory,
+// unless all fit: a language model takes about as much as the text encoders. Runs read them again.
+func (p *Pipeline) MakeRoom() error {
+	switch {
+	case p.closed:
+		return ErrClosed
+	case p.loading:
+		return errors.New("a language model is needed while the model is being loaded (a progress callback cannot run it)")
+	}
+	var needed int64
+	for _, c := range p.loadables {
+		if p.isTextEncoder(c.Dir) {
+			needed += p.weightsMemory(c, p.loader.Quantize).bytes
+		}
+	}
+	if free := mlx.FreeMemory(p.device); p.residency.lowRAM || free > 0 && free < needed+needed/4 {
+		p.unload()
+	}
+	return nil
 }
 
 func (p *Pipeline) free(l *loadable) {

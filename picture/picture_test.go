@@ -27,6 +27,7 @@ func full() *Settings {
 		Version: 1, Generator: "gomflux v0.4.0", Model: "Tongyi-MAI/Z-Image-Turbo",
 		Revision: "5f4b9cbb80cc95ba44fe6667dfd75710f7db2947", BaseModel: "z-image", Class: "ZImagePipeline",
 		Prompt:         "a café — 雨の中, 8 p.m.: \"open\" <&> 🎈\nNegative prompt: not really\nSteps: 3, Seed: 1, Size: 2x2",
+		OriginalPrompt: "a cat", EnhancedBy: "krea-2",
 		NegativePrompt: "blurry\tor\\worse", Seed: math.MaxUint64, Steps: 8, Guidance: 3.25,
 		GuidanceUnit: CFGScaleMinusOne, Height: 5, Width: 7, GuidanceInterval: []float64{0, 0.6}, StepCache: "first-block:0.1",
 		TrueCFGScale: 1.5, CFGNormalization: 1, CFGTruncation: 0.7,

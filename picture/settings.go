@@ -41,7 +41,11 @@ type Settings struct {
 	// components the one for prompts alone.
 	Class string `json:"class,omitempty"`
 
-	Prompt         string `json:"prompt"`
+	Prompt string `json:"prompt"`
+	// OriginalPrompt is the prompt that a language model rewrote to Prompt, "" if none did.
+	OriginalPrompt string `json:"original_prompt,omitempty"`
+	// EnhancedBy is the language model that rewrote the prompt.
+	EnhancedBy     string `json:"enhanced_by,omitempty"`
 	NegativePrompt string `json:"negative_prompt,omitempty"`
 	// Seed chooses the initial noise.
 	Seed uint64 `json:"seed"`
@@ -230,7 +234,7 @@ func (s *Settings) checkField(name string) error {
 	switch v := s.field(name).(type) {
 	case *string:
 		limit := maxString
-		if name == "prompt" || name == "negative_prompt" {
+		if name == "prompt" || name == "original_prompt" || name == "negative_prompt" {
 			limit = maxPrompt
 		}
 		return checkString(name, *v, limit)

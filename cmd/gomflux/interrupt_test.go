@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -227,5 +229,29 @@ func TestInterruptReading(t *testing.T) {
 	}
 	if n := checkWhole(t, dir); n > 0 {
 		t.Errorf("%d files are there", n)
+	}
+}
+
+// TestSkipOnInterrupt: Ctrl-C ends a prompt's rewriting once, and the command then.
+func TestSkipOnInterrupt(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := handleSignals(cancel, io.Discard)
+	defer stop()
+	skipped := make(chan bool, 1)
+	end := cli.SkipOnInterrupt(func() { skipped <- true })
+	defer end()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	<-skipped
+	if ctx.Err() != nil {
+		t.Error("the first Ctrl-C ended the command")
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	if !errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
+		t.Errorf("the second Ctrl-C: %v", context.Cause(ctx))
 	}
 }

@@ -79,8 +79,14 @@ func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func(
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	go func() {
-		if _, ok := <-signals; !ok {
-			return
+		for {
+			got, ok := <-signals
+			if !ok {
+				return
+			}
+			if got != os.Interrupt || !cli.Skip() {
+				break
+			}
 		}
 		cancel(cli.ErrInterrupted)
 		if _, ok := <-signals; !ok {
@@ -126,7 +132,8 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		generate.NewCommand(), generate.NewEditCommand(), generate.NewInpaintCommand(), bench.NewCommand(),
 		models.NewInfoCommand(), models.NewModelsCommand(), models.NewListCommand(), models.NewShowCommand(),
 		models.NewPullCommand(), models.NewRmCommand(), models.NewCacheCommand(), models.NewSaveCommand(),
-		models.NewDecodeCommand(), models.NewRoundtripCommand(), models.NewInspectCommand(), serve.NewCommand(),
+		models.NewDecodeCommand(), models.NewDescribeCommand(), models.NewRoundtripCommand(), models.NewInspectCommand(),
+		serve.NewCommand(),
 		parity.NewCommand(), parity.NewTensorsCommand(), debug.NewCommand(newRootCommand),
 		models.NewDoctorCommand(), models.NewVersionCommand(), newCompletionCommand(),
 	)

@@ -90,6 +90,9 @@ type Class struct {
 	// class that has one.
 	LanguageModel func(o LanguageModelOptions) (*textenc.CausalLM, error)
 	Whole         string
+	// Processor has the values of the class's image processor that published models differ in from those of
+	// transformers, for folders without its config.
+	Processor func(p *textenc.Qwen2VLImageProcessor)
 
 	// NewAutoencoder declares an autoencoder. It calls read with the class's default
 	// config, and read overrides that with the model's config and validates it.

@@ -25,7 +25,8 @@ var Qwen35ForConditionalGeneration = &Class{
 		c := model.(*textenc.Qwen3VL).Config.Text
 		return languageModel(c.NumHiddenLayers, c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
 	},
-	Whole: "Qwen/Qwen3.5-9B",
+	Whole:     "Qwen/Qwen3.5-9B",
+	Processor: func(p *textenc.Qwen2VLImageProcessor) { Qwen3VLForConditionalGeneration.Processor(p) },
 }
 
 func qwen35Table(prefix string) *layout.Table {

@@ -43,6 +43,10 @@ var Qwen3VLForConditionalGeneration = &Class{
 		}
 		return textenc.NewQwen3VLForConditionalGeneration(c, o.HiddenStates, o.Vision && c.Vision != nil, o.Dtype), nil
 	},
+	Processor: func(p *textenc.Qwen2VLImageProcessor) {
+		p.ImageMean, p.ImageStd, p.PatchSize = []float64{.5, .5, .5}, []float64{.5, .5, .5}, 16
+		p.Size.ShortestEdge, p.Size.LongestEdge = 256*256, 4096*4096
+	},
 	Whole: "Qwen/Qwen3-VL-4B-Instruct",
 	Blocks: func(model any) BlockMemory {
 		m := model.(*textenc.Qwen3VL)

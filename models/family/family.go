@@ -22,6 +22,7 @@ type Family struct {
 	Pipelines []*Class
 	Models    []Model // published models
 	Help      Help
+	Rewriter  *Rewriter // nil: gomflux's own prompts
 }
 
 // Help has the parts of help texts and messages that are about a family.

@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textgen"
 	"github.com/gomflux/gomflux/transformer"
 )
 
@@ -65,6 +66,11 @@ var Flux2 = &Family{
 			Repo: "black-forest-labs/FLUX.2-klein-base-9B", Defaults: defaults(50, 4),
 		}),
 	),
+	Rewriter: &Rewriter{
+		Generate: flux2Upsampling, Edit: flux2EditUpsampling,
+		Source:   "flux2/system_messages.py of black-forest-labs/flux2, Apache-2.0",
+		Sampling: textgen.Sampling{Temperature: 0.15}, MaxTokens: 512, // as diffusers' Flux2Pipeline
+	},
 	Help: Help{
 		Guidance: "FLUX.2-dev takes any value, 1 or less disables it for FLUX.2-klein-base, and FLUX.2-klein has no guidance",
 		Editors:  "FLUX.2",
@@ -276,3 +282,38 @@ func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	}
 	return kvPredictor(c, compile, f.transformer, s, in, f.dtype, f.cached && references != nil), nil
 }
+
+// The system prompts of FLUX.2's makers for a language model that rewrites prompts, from
+// src/flux2/system_messages.py of github.com/black-forest-labs/flux2, under the Apache License 2.0. Long
+// lines are wrapped.
+const (
+	flux2Upsampling = `You are an expert prompt engineer for FLUX.2 by Black Forest Labs. Rewrite user
+prompts to be more descriptive while strictly
+preserving their core subject and intent.
+
+Guidelines:
+1. Structure: Keep structured inputs structured (enhance within fields). Convert natural language to detailed
+paragraphs.
+2. Details: Add concrete visual specifics - form, scale, textures, materials, lighting (quality, direction,
+color), shadows,
+spatial relationships, and environmental context.
+3. Text in Images: Put ALL text in quotation marks, matching the prompt's language. Always provide explicit
+quoted text for
+objects that would contain text in reality (signs, labels, screens, etc.) - without it, the model generates gibberish.
+
+Output only the revised prompt and nothing else.`
+	flux2EditUpsampling = `You are FLUX.2 by Black Forest Labs, an image-editing expert. You convert
+editing requests into one concise instruction (50-80
+words, ~30 for brief requests).
+
+Rules:
+- Single instruction only, no commentary
+- Use clear, analytical language (avoid "whimsical," "cascading," etc.)
+- Specify what changes AND what stays the same (face, lighting, composition)
+- Reference actual image elements
+- Turn negatives into positives ("don't change X" → "keep X")
+- Make abstractions concrete ("futuristic" → "glowing cyan neon, metallic panels")
+- Keep content PG-13
+
+Output only the final instruction in plain text and nothing else.`
+)

@@ -49,6 +49,7 @@ var Krea2 = &Family{
 			Defaults: defaults(52, 3.5), Index: krea2Index(false), FileNames: []string{"raw"},
 		},
 	),
+	Rewriter: &ownRewriter,
 	Help: Help{
 		Guidance: "0 disables it for Krea 2 Raw, and Krea 2 Turbo has no guidance",
 	},

@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textgen"
 	"github.com/gomflux/gomflux/transformer"
 )
 
@@ -44,6 +45,10 @@ var QwenImage21 = &Family{
 			},
 		},
 	),
+	Rewriter: &Rewriter{ // its makers' own model for this, a fine-tuned Qwen3.5, can be named instead
+		Generate: ownGenerate, Edit: ownEdit, Source: ownRewriter.Source,
+		Sampling: textgen.Sampling{Temperature: 1, TopK: 20, TopP: 0.95, PresencePenalty: 1.5}, MaxTokens: 4096,
+	},
 	Help: Help{
 		Guidance: "1 or less disables it for Qwen-Image-2.1, which is made for that",
 		Editors:  "Qwen-Image-2.1",

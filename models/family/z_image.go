@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textgen"
 	"github.com/gomflux/gomflux/transformer"
 )
 
@@ -37,6 +38,10 @@ var ZImage = &Family{
 			Defaults: defaults(50, 5), Scheduler: constantShift(6),
 		},
 	),
+	Rewriter: &Rewriter{
+		Generate: ownGenerate, Edit: ownEdit, Source: ownRewriter.Source,
+		Sampling: textgen.Sampling{Temperature: 0.6, TopK: 20, TopP: 0.95}, MaxTokens: 512, // generation_config.json
+	},
 	Help: Help{
 		Guidance: "0 disables it for Z-Image",
 	},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // A bpe encodes text with a BPE vocabulary. The tokenizers library only normalizes the text and cuts
@@ -15,7 +16,24 @@ type bpe struct {
 	ids    [512]uint32 // of the characters that stand for bytes: in words, and at their ends; noID for dropped ones
 	added  []addedToken
 	merges merges
-	words  map[string]uint32 // that are not merged; nil if all are
+	whole  map[string]uint32 // words that are not merged; nil if all are
+
+	words    lazyCutter // cuts out no added tokens
+	spell    sync.Once
+	spelling [][]byte // what each token stands for, see Bytes
+}
+
+// A lazyCutter is made when it is needed.
+type lazyCutter struct {
+	spec tokenizerSpec
+	once sync.Once
+	made encoder // nil until then
+	err  error
+}
+
+func (l *lazyCutter) encoder() (encoder, error) {
+	l.once.Do(func() { l.made, l.err = l.spec.newEncoder() })
+	return l.made, l.err
 }
 
 // merges has the merges of a vocabulary.
@@ -56,7 +74,7 @@ func (s *tokenizerSpec) newBPE() (encoder, error) {
 	cutter := tokenizerSpec{class: &class, added: s.added, prefix: insideWords, vocab: map[string]uint32{}, mergeList: []merge{}}
 	e := &bpe{added: s.added, merges: s.merges}
 	if s.whole {
-		e.words = s.vocab
+		e.whole = s.vocab
 	}
 	idOf := func(token string) uint32 {
 		if id, ok := s.vocab[token]; ok {
@@ -77,6 +95,8 @@ func (s *tokenizerSpec) newBPE() (encoder, error) {
 	}) {
 		return s.newEncoder()
 	}
+	e.words.spec = cutter
+	e.words.spec.added = []addedToken{}
 	var err error
 	e.cutter, err = cutter.newEncoder()
 	return e, err
@@ -103,12 +123,12 @@ func (s *tokenizerSpec) rankMerges() error {
 }
 
 func (e *bpe) Encode(text string) []int32 {
-	ids, _ := e.encode(text)
+	ids, _ := e.join(e.cutter.Encode(text))
 	return ids
 }
 
 func (e *bpe) Starts(text string) []int {
-	_, starts := e.encode(text)
+	_, starts := e.join(e.cutter.Encode(text))
 	offsets := e.cutter.Starts(text)
 	for i, start := range starts {
 		starts[i] = offsets[start]
@@ -116,14 +136,18 @@ func (e *bpe) Starts(text string) []int {
 	return starts
 }
 
-func (e *bpe) Close() { e.cutter.Close() }
+func (e *bpe) Close() {
+	e.cutter.Close()
+	if e.words.made != nil {
+		e.words.made.Close()
+	}
+}
 
-// encode returns the ids of a text, and where among the cutter's ids each begins.
-func (e *bpe) encode(text string) (ids []int32, starts []int) {
-	cut := e.cutter.Encode(text)
+// join returns the ids of a text that the cutter has cut, and where among the cutter's ids each begins.
+func (e *bpe) join(cut []int32) (ids []int32, starts []int) {
 	var word []symbol
-	var whole strings.Builder // word, with e.words
-	first := 0                // of the word
+	var text strings.Builder // of the word, with e.whole
+	first := 0               // of the word
 	for i, id := range cut {
 		if id >= firstAdded {
 			ids, starts = append(ids, int32(e.added[id-firstAdded].ID)), append(starts, i)
@@ -137,19 +161,19 @@ func (e *bpe) encode(text string) (ids []int32, starts []int) {
 		if e.ids[id] != noID {
 			word = append(word, symbol{id: e.ids[id], start: i})
 		}
-		if e.words != nil {
-			if whole.Len() == 0 {
+		if e.whole != nil {
+			if text.Len() == 0 {
 				first = i
 			}
-			whole.WriteString(characters[id&0xff])
+			text.WriteString(characters[id&0xff])
 		}
 		if end {
-			if known, ok := e.words[whole.String()]; ok {
+			if known, ok := e.whole[text.String()]; ok {
 				word = append(word[:0], symbol{id: known, next: 1, start: first})
 			} else {
 				e.merges.merge(word)
 			}
-			whole.Reset()
+			text.Reset()
 			for at := 0; at < len(word); at = word[at].next {
 				ids, starts = append(ids, int32(word[at].id)), append(starts, word[at].start)
 			}

@@ -107,16 +107,22 @@ func Check(fsys fs.FS, dir string) error {
 // Encode returns the ids of text without the special tokens around it. Names of
 // special tokens in text (<|im_start|>) become these tokens.
 func (t *Tokenizer) Encode(text string) ([]int32, error) {
-	if !utf8.ValidString(text) {
-		return nil, errors.New("text is not valid UTF-8")
-	}
-	if strings.ContainsRune(text, 0) {
-		return nil, errors.New("text has a NUL character")
-	}
-	if len(text) > maxText {
-		return nil, fmt.Errorf("text has %d bytes, at most %d", len(text), maxText)
+	if err := validText(text); err != nil {
+		return nil, err
 	}
 	return t.encoder.Encode(text), nil
+}
+
+func validText(text string) error {
+	switch {
+	case !utf8.ValidString(text):
+		return errors.New("text is not valid UTF-8")
+	case strings.ContainsRune(text, 0):
+		return errors.New("text has a NUL character")
+	case len(text) > maxText:
+		return fmt.Errorf("text has %d bytes, at most %d", len(text), maxText)
+	}
+	return nil
 }
 
 // Rest returns the end of a text from token n on, counted without special tokens: the

@@ -35,6 +35,7 @@ var (
 	Conv2d                              func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, padding_0 int32, padding_1 int32, dilation_0 int32, dilation_1 int32, groups int32, s uintptr) int32
 	Conv3d                              func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, stride_2 int32, padding_0 int32, padding_1 int32, padding_2 int32, dilation_0 int32, dilation_1 int32, dilation_2 int32, groups int32, s uintptr) int32
 	Cos                                 func(res *uintptr, a uintptr, s uintptr) int32
+	CumsumAxis                          func(res *uintptr, a uintptr, axis int32, reverse bool, inclusive bool, dtype uint64, s uintptr) int32
 	Dequantize                          func(res *uintptr, w uintptr, scales uintptr, biases uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, dtype uint64, s uintptr) int32
 	DeviceInfoFree                      func(info uintptr) int32
 	DeviceInfoGet                       func(info *uintptr, dev uintptr) int32
@@ -93,6 +94,7 @@ var (
 	Power                               func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	Quantize                            func(res *uintptr, w uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, s uintptr) int32
 	QuantizedMatmul                     func(res *uintptr, x uintptr, w uintptr, scales uintptr, biases uintptr, transpose bool, group_size uint64, bits uint64, mode string, s uintptr) int32
+	RandomCategorical                   func(res *uintptr, logits uintptr, axis int32, key uintptr, s uintptr) int32
 	RandomKey                           func(res *uintptr, seed uint64) int32
 	RandomNormal                        func(res *uintptr, shape *int32, shape_num uintptr, dtype int32, loc float32, scale float32, key uintptr, s uintptr) int32
 	Remainder                           func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
@@ -110,6 +112,7 @@ var (
 	Slice                               func(res *uintptr, a uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
 	SliceUpdate                         func(res *uintptr, src uintptr, update uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
 	SoftmaxAxis                         func(res *uintptr, a uintptr, axis int32, precise bool, s uintptr) int32
+	SortAxis                            func(res *uintptr, a uintptr, axis int32, s uintptr) int32
 	Split                               func(res *uintptr, a uintptr, num_splits int32, axis int32, s uintptr) int32
 	Sqrt                                func(res *uintptr, a uintptr, s uintptr) int32
 	Square                              func(res *uintptr, a uintptr, s uintptr) int32
@@ -169,6 +172,7 @@ var functions = []function{
 	{"mlx_conv2d", &Conv2d},
 	{"mlx_conv3d", &Conv3d},
 	{"mlx_cos", &Cos},
+	{"mlx_cumsum_axis", &CumsumAxis},
 	{"mlx_dequantize", &Dequantize},
 	{"mlx_device_info_free", &DeviceInfoFree},
 	{"mlx_device_info_get", &DeviceInfoGet},
@@ -227,6 +231,7 @@ var functions = []function{
 	{"mlx_power", &Power},
 	{"mlx_quantize", &Quantize},
 	{"mlx_quantized_matmul", &QuantizedMatmul},
+	{"mlx_random_categorical", &RandomCategorical},
 	{"mlx_random_key", &RandomKey},
 	{"mlx_random_normal", &RandomNormal},
 	{"mlx_remainder", &Remainder},
@@ -244,6 +249,7 @@ var functions = []function{
 	{"mlx_slice", &Slice},
 	{"mlx_slice_update", &SliceUpdate},
 	{"mlx_softmax_axis", &SoftmaxAxis},
+	{"mlx_sort_axis", &SortAxis},
 	{"mlx_split", &Split},
 	{"mlx_sqrt", &Sqrt},
 	{"mlx_square", &Square},

@@ -200,6 +200,9 @@ def parse(argv=None) -> dict:
     c = command("comfy-golden", make_comfy_golden, "write matrices that ComfyUI quantized (internal/checkpoint/testdata/comfy)")
     c.add_argument("folder", type=Path)
 
+    c = command("chat", make_chat_golden, "render published chat templates (textgen/testdata)")
+    c.add_argument("folder", type=Path)
+
     c = command("mflux-golden", make_mflux_golden, "write parts of models that mflux saved (models/component/testdata/mflux)")
     c.add_argument("folder", type=Path)
 
@@ -260,6 +263,12 @@ def check_mflux(**args):
     from . import mflux_saved
 
     mflux_saved.check(**args)
+
+
+def make_chat_golden(folder, **_):
+    from . import chat
+
+    chat.main(folder)
 
 
 def make_comfy_golden(folder):

@@ -32,6 +32,16 @@ The end of a prompt that is longer than --max-sequence-length is cut off, as in
 diffusers, with a warning that shows the lost text. With --refuse-long-prompts
 it is an error.
 
+REWRITING PROMPTS
+With --enhance a language model rewrites each prompt first, with more detail:
+the text encoder of the model, if it is a language model with its head, or with
+--enhance=MODEL that of another model, or the folder of a language model. The
+text is shown while it is written; Ctrl-C once keeps the prompt as it was typed.
+Text in quotation marks must stay: otherwise the language model is asked again,
+and then the prompt stays, with a warning. The language model is freed before
+the rest is loaded. Images record the rewritten prompt, so that
+--config-from-metadata needs no language model, and the original one.
+
 BATCHES
 On a GPU small images of one prompt are generated several at a time, which is
 faster. On an H200 a transformer of 4 billion weights generated 8 images of

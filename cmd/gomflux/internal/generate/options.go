@@ -44,6 +44,7 @@ type promptFlags struct {
 	negative             cli.Optional[string]
 	refuseLongPrompts    bool
 	noLoRATags           bool
+	enhance              string // the language model that rewrites prompts, "" for none
 
 	promptGiven bool // by a flag
 }
@@ -158,6 +159,7 @@ func (o *promptFlags) add(f *pflag.FlagSet) {
 	f.StringArrayVarP(&o.prompts, "prompt", "p", nil, "`text` that describes the image; - reads standard input (can be repeated)")
 	f.StringArrayVar(&o.promptFiles, "prompt-file", nil, "`file` that contains the prompt (can be repeated)")
 	f.VarP(&o.negative, "negative-prompt", "n", "text that describes what to avoid, for models with classifier-free guidance")
+	addEnhance(f, o)
 	f.BoolVar(&o.refuseLongPrompts, "refuse-long-prompts", false, "make a prompt that is too long an error instead of cutting it off")
 	f.BoolVar(&o.noLoRATags, "no-lora-tags", false, "leave <lora:name:0.8> in prompts as text, instead of applying that LoRA")
 }

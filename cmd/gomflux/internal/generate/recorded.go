@@ -35,7 +35,7 @@ func (g *generation) useRecorded() error {
 		}
 	}
 	if f.Has("prompt") && !o.promptGiven {
-		g.allPrompts = []string{s.Prompt}
+		g.allPrompts, g.rewritten = []string{s.Prompt}, []rewritten{{s.OriginalPrompt, s.EnhancedBy}}
 	}
 	if f.Has("seed") && len(o.seeds) == 0 && !o.autoSeeds.Given() {
 		o.seeds = cli.SeedList{s.Seed}

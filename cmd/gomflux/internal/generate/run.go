@@ -32,9 +32,10 @@ type generation struct {
 
 	options    gomflux.Options // of all images; prompt and seed are those of the next one
 	allPrompts []string
-	knownSeeds []uint64 // given seeds, or those drawn so far
-	each       int      // images of a prompt
-	total      int      // images in all
+	rewritten  []rewritten // where the prompts are from; nil if they are as typed
+	knownSeeds []uint64    // given seeds, or those drawn so far
+	each       int         // images of a prompt
+	total      int         // images in all
 
 	recorded      *picture.Found       // settings of --config-from-metadata
 	modelRecorded bool                 // the model is from the recorded settings
@@ -192,6 +193,9 @@ func (g *generation) open(ctx context.Context) error {
 		return err
 	}
 	g.attach()
+	if err := g.enhancePrompts(ctx, source); err != nil {
+		return err
+	}
 	began := time.Now()
 	for err := g.load(ctx, source); err != nil; err = g.load(ctx, source) {
 		if err = g.leaveOut(err); err != nil {
@@ -314,6 +318,9 @@ func (g *generation) batch() int {
 func (g *generation) generate(ctx context.Context, first, n int) error {
 	seeds := g.seedsOf(first, n)
 	g.options.Prompt, g.options.Seed = g.prompt(first), &seeds[0]
+	if i := first / g.each; i < len(g.rewritten) {
+		g.options.OriginalPrompt, g.options.EnhancedBy = g.rewritten[i].original, g.rewritten[i].by
+	}
 	about := ""
 	if len(g.allPrompts) > 1 {
 		about = g.options.Prompt

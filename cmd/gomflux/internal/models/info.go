@@ -160,7 +160,7 @@ func (i *imageInfo) Text(p *ui.Page) {
 			}
 		}
 	}
-	settings("prompt", "negative_prompt")
+	settings("prompt", "original_prompt", "enhanced_by", "negative_prompt")
 	about := i.Format
 	if i.Width > 0 {
 		about += fmt.Sprintf(", %dx%d", i.Width, i.Height)

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
+	"unicode"
 
 	"golang.org/x/term"
 )
@@ -105,6 +107,46 @@ func (o *Output) Warn(format string, args ...any) {
 		return
 	}
 	fmt.Fprintf(o.messages(), "gomflux: warning: %s\n", Escape(message))
+}
+
+// A Stream is text that comes in parts, which people read as it comes.
+type Stream struct {
+	to      io.Writer // nil if nobody reads it
+	written bool
+}
+
+// Stream returns a stream to standard error, unless the output is quiet or JSON.
+func (o *Output) Stream() *Stream {
+	if o.Format == Text && !o.Quiet {
+		return &Stream{to: o.messages()}
+	}
+	return &Stream{}
+}
+
+// Write writes a part, as [Plain].
+func (s *Stream) Write(text string) {
+	if s.to != nil {
+		s.written = true
+		io.WriteString(s.to, Plain(text))
+	}
+}
+
+// Plain returns text without control characters except line ends.
+func Plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// End ends the last line.
+func (s *Stream) End() {
+	if s.written {
+		io.WriteString(s.to, "\n")
+		s.written = false
+	}
 }
 
 // Failed writes the JSON line of an error, as the last line. The text for people

@@ -1,0 +1,91 @@
+package gomflux_test
+
+import (
+	"errors"
+	"image"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+)
+
+// TestEnhance rewrites a prompt before an image is generated. Its settings generate the same image without
+// a language model.
+func TestEnhance(t *testing.T) {
+	m := openTestModel(t, "qwen-edit")
+	seed := uint64(3)
+	img := image.NewRGBA(image.Rect(0, 0, 64, 64))
+	var streamed strings.Builder
+	o := gomflux.Options{
+		Prompt: "a red hat", Height: 32, Width: 32, Steps: 1, Seed: &seed, References: []image.Image{img},
+		Enhance: &gomflux.LanguageOptions{Seed: 1, MaxTokens: 12, Text: func(text string, _ bool) { streamed.WriteString(text) }},
+	}
+	first, err := m.Generate(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := first.Settings
+	if s.OriginalPrompt != "a red hat" || s.Prompt != strings.TrimSpace(streamed.String()) || s.EnhancedBy != s.Model {
+		t.Errorf("settings have prompt %q, original %q, by %q; streamed %q", s.Prompt, s.OriginalPrompt, s.EnhancedBy, streamed.String())
+	}
+	again := gomflux.OptionsFrom(&s)
+	again.References = o.References
+	second, err := m.Generate(t.Context(), again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(first.Image.Pix, second.Image.Pix) || second.Settings.OriginalPrompt != "a red hat" {
+		t.Errorf("the settings generate another image, or have lost the prompt: %+v", second.Settings)
+	}
+	again.Prompt = "a red hat"
+	typed, err := m.Generate(t.Context(), again)
+	if err != nil || slices.Equal(first.Image.Pix, typed.Image.Pix) {
+		t.Errorf("the prompt as it was typed generates the same image: %v", err)
+	}
+}
+
+// TestDescribe describes an image with a model in low RAM, which then still generates images.
+func TestDescribe(t *testing.T) {
+	m := openTestModel(t, "qwen-edit")
+	img := image.NewRGBA(image.Rect(0, 0, 64, 64))
+	var parts int
+	d, err := m.Describe(t.Context(), img, "what is it?", &gomflux.LanguageOptions{MaxTokens: 9, Text: func(string, bool) { parts++ }})
+	if err != nil || d.Text == "" || d.Tokens != 9 || parts < 2 {
+		t.Errorf("%+v in %d parts, %v", d, parts, err)
+	}
+	same, err := m.Describe(t.Context(), img, "what is it?", &gomflux.LanguageOptions{MaxTokens: 9})
+	if err != nil || same.Text != d.Text {
+		t.Errorf("%+v, %v, expected %q", same, err, d.Text)
+	}
+	if _, err := m.Generate(t.Context(), gomflux.Options{
+		Prompt: "a hat", Height: 32, Width: 32, Steps: 1, References: []image.Image{img},
+	}); err != nil {
+		t.Error(err)
+	}
+	_, err = openTestModel(t, "zimage-small").Describe(t.Context(), img, "", nil)
+	if !errors.Is(err, gomflux.ErrRequest) {
+		t.Fatalf("a model without vision: %v", err)
+	}
+	mlxtest.Contains(t, err.Error(), "cannot see images")
+	_, err = m.Describe(t.Context(), img, "", &gomflux.LanguageOptions{Model: "nothing"})
+	if !errors.Is(err, gomflux.ErrNotFound) {
+		t.Errorf("a language model that does not exist: %v", err)
+	}
+	m.Close()
+	if _, err := m.Describe(t.Context(), img, "", nil); !errors.Is(err, gomflux.ErrClosed) {
+		t.Errorf("a closed model: %v", err)
+	}
+}
+
+// openTestModel opens a small random model in low RAM.
+func openTestModel(t *testing.T, name string) *gomflux.Model {
+	t.Helper()
+	m, err := gomflux.Open(t.Context(), "models/testdata/"+name+"/model", &gomflux.OpenOptions{Device: gomflux.CPU, LowRAM: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}

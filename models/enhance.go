@@ -1,0 +1,87 @@
+package models
+
+import (
+	"errors"
+	"fmt"
+	"image"
+	"regexp"
+	"strings"
+
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/textgen"
+)
+
+// An Enhanced is a prompt that a language model rewrote.
+type Enhanced struct {
+	textgen.Text
+	// Lost is a text in quotation marks that the language model changed twice, so that Text is the prompt
+	// as it was typed.
+	Lost string
+}
+
+// Enhance rewrites a prompt for a family. images are those that an edit starts from, which a language
+// model without vision does not see. Of quoted texts in the prompt, none may be lost: the model is asked
+// a second time, and then the prompt stays as it is. It must run on the MLX thread.
+func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, r family.Rewriter, seed uint64,
+	piece func(textgen.Piece),
+) (e Enhanced, err error) {
+	if strings.TrimSpace(prompt) == "" {
+		return e, errs.Request(errors.New("the prompt is empty: there is nothing to rewrite"))
+	}
+	if m.blind != nil {
+		images = nil
+	}
+	user := textgen.Message{Role: "user"}
+	for range images {
+		user.Content = append(user.Content, textgen.Content{Image: true})
+	}
+	user.Content = append(user.Content, textgen.Content{Text: prompt})
+	messages := []textgen.Message{textgen.TextMessage("system", r.System(edit)), user}
+	o := textgen.Options{Sampling: r.Sampling, MaxTokens: r.MaxTokens, ThinkingBudget: r.ThinkingBudget}
+	for try := range uint64(2) {
+		o.Seed = seed + try
+		if e.Text, err = m.Write(messages, images, r.Thinking, o, piece); err != nil {
+			return e, fmt.Errorf("rewriting the prompt: %w", err)
+		}
+		if e.Text.Text == "" {
+			return e, errors.New("rewriting the prompt: the language model wrote nothing")
+		}
+		if e.Lost = lostQuote(prompt, e.Text.Text); e.Lost == "" {
+			return e, nil
+		}
+		if piece != nil {
+			piece(textgen.Piece{Text: "\n"})
+		}
+		messages = append(messages[:2:2], textgen.TextMessage("assistant", e.Text.Text),
+			textgen.TextMessage("user", fmt.Sprintf("The text “%s” is missing. Write the prompt again, with it.", e.Lost)))
+	}
+	e.Text.Text = prompt
+	return e, nil
+}
+
+// Describe answers a question about an image; "" asks for a prompt that would draw it again.
+func (m *LanguageModel) Describe(img image.Image, question string, o textgen.Options, piece func(textgen.Piece)) (textgen.Text, error) {
+	if question == "" {
+		question = family.Describe
+	}
+	t, err := m.Write([]textgen.Message{{Role: "user", Content: []textgen.Content{{Image: true}, {Text: question}}}},
+		[]image.Image{img}, false, o, piece)
+	if err == nil && t.Text == "" {
+		err = errors.New("the language model wrote nothing")
+	}
+	return t, err
+}
+
+// quotes are the quotation marks whose text must stay. Single ones may be apostrophes.
+var quotes = regexp.MustCompile(`"([^"]+)"|“([^”]+)”|„([^“”]+)[“”]|«([^»]+)»|「([^」]+)」|『([^』]+)』`)
+
+// lostQuote returns a text in quotation marks that a rewritten prompt lacks, "" if it has all.
+func lostQuote(prompt, rewritten string) string {
+	for _, m := range quotes.FindAllStringSubmatch(prompt, -1) {
+		if text := strings.Join(m[1:], ""); !strings.Contains(rewritten, text) {
+			return text
+		}
+	}
+	return ""
+}

@@ -1,0 +1,4 @@
+package models
+
+// LostQuote is lostQuote, for tests.
+var LostQuote = lostQuote

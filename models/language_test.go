@@ -1,0 +1,188 @@
+package models_test
+
+import (
+	"errors"
+	"image"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/textgen"
+)
+
+func openLanguage(t *testing.T, fsys fs.FS) (*models.LanguageModel, error) {
+	t.Helper()
+	cpu := mlx.CPU
+	return models.LoadLanguageModel(fsys, models.LoadOptions{Device: &cpu})
+}
+
+func modelFolder(t *testing.T, name string) fs.FS {
+	t.Helper()
+	fsys, err := checkpoint.OpenFolder("testdata/" + name + "/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fsys
+}
+
+// TestWrite lets the text encoders of small random models write, which must be the same for the same
+// seed, another text for another image or prompt, and free all memory.
+func TestWrite(t *testing.T) {
+	img := image.NewRGBA(image.Rect(0, 0, 40, 30))
+	other := image.NewRGBA(img.Rect)
+	for i := range other.Pix {
+		if img.Pix[i] = 255; i%4 == 3 {
+			other.Pix[i] = 255
+		} else {
+			other.Pix[i] = uint8(i)
+		}
+	}
+	for _, name := range []string{"zimage-small", "qwen-edit", "qwen-image-21"} {
+		mlxtest.Do(t, func() {
+			before := mlx.ActiveMemory()
+			m, err := openLanguage(t, modelFolder(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			write := func(prompt string, images []image.Image, seed uint64) string {
+				message := textgen.Message{Role: "user"}
+				for range images {
+					message.Content = append(message.Content, textgen.Content{Image: true})
+				}
+				message.Content = append(message.Content, textgen.Content{Text: prompt})
+				o := textgen.Options{MaxTokens: 12, Sampling: textgen.Sampling{Temperature: 1, Seed: seed}}
+				text, err := m.Write([]textgen.Message{message}, images, false, o, nil)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				return text.Text
+			}
+			first := write("a red fox", nil, 1)
+			if write("a red fox", nil, 1) != first || write("a red fox", nil, 2) == first {
+				t.Errorf("%s: seeds 1 and 2 write %q and %q", name, first, write("a red fox", nil, 2))
+			}
+			_, err = m.Describe(img, "", textgen.Options{MaxTokens: 2}, nil)
+			if name == "zimage-small" {
+				if !errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), "cannot see images") {
+					t.Errorf("%s: an image: %v", name, err)
+				}
+			} else if err != nil || write("a", []image.Image{img}, 1) == write("a", []image.Image{other}, 1) {
+				t.Errorf("%s: does not see images: %v", name, err)
+			}
+			m.Close()
+			mlx.ClearCache()
+			if after := mlx.ActiveMemory(); after > before {
+				t.Errorf("%s: %d bytes stay in memory", name, after-before)
+			}
+		})
+	}
+}
+
+// TestEnhanceQuotes keeps quoted texts: a random model loses them, is asked again, and then the prompt
+// stays.
+func TestEnhanceQuotes(t *testing.T) {
+	mlxtest.Do(t, func() {
+		m, err := openLanguage(t, modelFolder(t, "zimage-small"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		r := family.RewriterFor("ZImagePipeline")
+		r.MaxTokens = 8
+		lines := 0
+		count := func(p textgen.Piece) { lines += strings.Count(p.Text, "\n") }
+		e, err := m.Enhance(`a sign with "FOX 42"`, nil, false, r, 1, count)
+		if err != nil || e.Lost != "FOX 42" || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
+			t.Errorf("%+v, %v, asked %d times", e, err, lines)
+		}
+		e, err = m.Enhance("a sign", nil, false, r, 1, nil)
+		if err != nil || e.Lost != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
+			t.Errorf("%+v, %v", e, err)
+		}
+		if _, err = m.Enhance(" \n", nil, false, r, 1, nil); !errors.Is(err, errs.ErrRequest) {
+			t.Errorf("an empty prompt: %v", err)
+		}
+		r.MaxTokens = 0
+		if _, err = m.Enhance("a sign", nil, false, r, 1, nil); err == nil || !strings.Contains(err.Error(), "wrote nothing") {
+			t.Errorf("a model that writes nothing: %v", err)
+		}
+		long := strings.Repeat("word ", 50_000)
+		if _, err = m.Enhance(long, nil, false, r, 1, nil); err == nil || !strings.Contains(err.Error(), "the language model can see") {
+			t.Errorf("a long prompt: %v", err)
+		}
+	})
+}
+
+func TestLostQuote(t *testing.T) {
+	for _, c := range []struct{ prompt, rewritten, lost string }{
+		{`a "red" fox`, `the fox is "red"`, ""},
+		{`a "red" fox`, "a blue fox", "red"},
+		{`"a" and “b c”`, "a, b  c", "b c"},
+		{"「日本」と『東京』", "日本", "東京"},
+		{"«oui» „nein“ „no”", "oui nein", "no"},
+		{"it's Bob's fox", "a fox", ""},
+		{`""`, "", ""},
+	} {
+		if lost := models.LostQuote(c.prompt, c.rewritten); lost != c.lost {
+			t.Errorf("%q in %q lacks %q, expected %q", c.prompt, c.rewritten, lost, c.lost)
+		}
+	}
+}
+
+// TestLanguageErrors opens folders that cannot write: each error is one line that names the reason.
+func TestLanguageErrors(t *testing.T) {
+	mlxtest.Do(t, func() {
+		for name, want := range map[string]string{
+			"flux1-dev-small": "text encoders (CLIPTextModel, T5EncoderModel) cannot write text",
+			"krea-2":          "lacks lm_head.weight",
+		} {
+			_, err := openLanguage(t, modelFolder(t, name))
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: %v, expected %q", name, err, want)
+			}
+		}
+		broken := fstest.MapFS{}
+		whole := os.DirFS("testdata/zimage-small/model")
+		err := fs.WalkDir(whole, ".", func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			data, err := fs.ReadFile(whole, name)
+			broken[name] = &fstest.MapFile{Data: data}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, c := range map[string][2]string{
+			"tokenizer/chat_template.jinja":       {"{% if %}", "chat_template.jinja"},
+			"text_encoder/generation_config.json": {`{"eos_token_id": "x"}`, "eos_token_id: expected a number"},
+			"text_encoder/config.json":            {`{"architectures": ["GPT2LMHeadModel"]}`, "expected a language model"},
+		} {
+			kept := broken[file]
+			broken[file] = &fstest.MapFile{Data: []byte(c[0])}
+			_, err := openLanguage(t, broken)
+			if err == nil || !strings.Contains(err.Error(), c[1]) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: %v, expected %q", file, err, c[1])
+			}
+			if kept == nil {
+				delete(broken, file)
+			} else {
+				broken[file] = kept
+			}
+		}
+		m, err := openLanguage(t, broken)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Close()
+	})
+}

@@ -1,0 +1,262 @@
+package textgen
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ardanlabs/jinja"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
+)
+
+// A Message is a turn of a conversation.
+type Message struct {
+	Role    string // system, user or assistant
+	Content []Content
+}
+
+// A Content is a part of a message: an image, or a text.
+type Content struct {
+	Text  string
+	Image bool
+}
+
+// TextMessage returns a message that is a text.
+func TextMessage(role, text string) Message { return Message{role, []Content{{Text: text}}} }
+
+func (m Message) hasImage() bool {
+	return slices.ContainsFunc(m.Content, func(c Content) bool { return c.Image })
+}
+
+// A Template is a model's chat template, in Jinja.
+type Template struct {
+	file     string
+	source   string
+	template *jinja.Template
+	images   *Template // for conversations with images, nil if this one is
+}
+
+// chatML is the template of Qwen's models whose folders have no template, such as Krea 2's text encoder.
+const chatML = `{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content -%}
+{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}
+{%- endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}`
+
+// maxTemplate is the largest size of a chat template in bytes. Published ones have up to 20 kB.
+const maxTemplate = 1 << 20
+
+// ReadTemplate reads the chat template of a model from the first folder that has one: in
+// chat_template.jinja, chat_template.json or tokenizer_config.json. Without any, it is that of Qwen's
+// models if the tokenizer has its tokens, as it is for images if the folder's template has no place for
+// them: the tokenizers of Qwen-Image have the template of the language model without vision.
+func ReadTemplate(fsys fs.FS, t *tokenizer.Tokenizer, dirs ...string) (*Template, error) {
+	template, err := readTemplate(fsys, t, dirs)
+	if err == nil && !template.SeesImages() {
+		if _, ok := t.ID("<|vision_start|>"); ok {
+			template.images, err = parseTemplate("the chat template of Qwen", chatML)
+		}
+	}
+	return template, err
+}
+
+func readTemplate(fsys fs.FS, t *tokenizer.Tokenizer, dirs []string) (*Template, error) {
+	for _, dir := range dirs {
+		name := path.Join(dir, "chat_template.jinja")
+		data, err := checkpoint.ReadText(fsys, name, maxTemplate)
+		if err == nil {
+			return parseTemplate(checkpoint.FullName(fsys, name), string(data))
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, file := range []string{"chat_template.json", "tokenizer_config.json"} {
+			var config struct {
+				ChatTemplate json.RawMessage `json:"chat_template"`
+			}
+			name := path.Join(dir, file)
+			if err := checkpoint.ReadJSON(fsys, name, &config); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			if source, err := defaultTemplate(config.ChatTemplate); err != nil {
+				return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, name), err)
+			} else if source != "" {
+				return parseTemplate(checkpoint.FullName(fsys, name), source)
+			}
+		}
+	}
+	for _, token := range []string{"<|im_start|>", "<|im_end|>"} {
+		if _, ok := t.ID(token); !ok {
+			return nil, fmt.Errorf("%s: has no chat_template.jinja, and its tokenizer has no %s: it is not for chat",
+				checkpoint.FullName(fsys, cmp.Or(dirs[0], ".")), token)
+		}
+	}
+	return parseTemplate("the chat template of Qwen", chatML)
+}
+
+// defaultTemplate returns the template in a value of chat_template: a text, or a list of named texts.
+func defaultTemplate(raw json.RawMessage) (source string, err error) {
+	if len(raw) == 0 || raw[0] != '[' {
+		if json.Unmarshal(raw, &source) != nil && len(raw) > 0 {
+			err = fmt.Errorf("chat_template: expected a text, found %.40s", raw)
+		}
+		return source, err
+	}
+	var named []struct{ Name, Template string }
+	if err := json.Unmarshal(raw, &named); err != nil {
+		return "", fmt.Errorf("chat_template: %w", err)
+	}
+	i := slices.IndexFunc(named, func(n struct{ Name, Template string }) bool { return n.Name == "default" })
+	if i < 0 {
+		return "", errors.New("chat_template: has no template named default")
+	}
+	return named[i].Template, nil
+}
+
+// Text in messages is rendered as marks, of characters for private use, so that no template can change
+// or split it, and it is known what was text.
+const (
+	markStart = "\ue0f0"
+	markEnd   = "\ue0f1"
+)
+
+func parseTemplate(file, source string) (*Template, error) {
+	fail := func(err error) (*Template, error) { return nil, fmt.Errorf("%s: the chat template: %w", file, err) }
+	if strings.Contains(source, markStart) || strings.Contains(source, markEnd) {
+		return fail(errors.New("has characters for private use, U+E0F0 or U+E0F1"))
+	}
+	if err := checkMacros(source); err != nil {
+		return fail(err)
+	}
+	t, err := jinja.Compile(source)
+	if err != nil {
+		return fail(err)
+	}
+	return &Template{file: file, source: source, template: t}, nil
+}
+
+var macros = regexp.MustCompile(`\{%-?\s*macro\s+(\w+)`)
+
+// checkMacros returns an error for macros that call themselves or later ones: the library would end the
+// process with a recursion that does not end.
+func checkMacros(source string) error {
+	found := macros.FindAllStringSubmatchIndex(source, -1)
+	for i, m := range found {
+		body := source[m[1]:]
+		if end := strings.Index(body, "endmacro"); end >= 0 {
+			body = body[:end]
+		}
+		for _, later := range found[i:] {
+			name := source[later[2]:later[3]]
+			if regexp.MustCompile(`\b` + name + `\s*\(`).MatchString(body) {
+				return fmt.Errorf("macro %s calls %s: recursion is %w", source[m[2]:m[3]], name, checkpoint.ErrUnsupported)
+			}
+		}
+	}
+	return nil
+}
+
+// SeesImages reports whether the template has a place for images.
+func (t *Template) SeesImages() bool { return strings.Contains(t.source, "image") }
+
+// Render renders a conversation and the beginning of the answer, as transformers' apply_chat_template
+// does with add_generation_prompt. The texts of messages are plain parts.
+func (t *Template) Render(messages []Message, thinking bool) ([]tokenizer.Part, error) {
+	if t.images != nil && slices.ContainsFunc(messages, Message.hasImage) {
+		t = t.images
+	}
+	var texts []string
+	mark := func(text string) string {
+		inner := strings.TrimSpace(text) // templates may trim a text
+		if inner == "" {
+			return text
+		}
+		before, after, _ := strings.Cut(text, inner)
+		texts = append(texts, inner)
+		return fmt.Sprintf("%s%s%d%s%s", before, markStart, len(texts)-1, markEnd, after)
+	}
+	var list []any
+	for _, m := range messages {
+		if !m.hasImage() {
+			whole := ""
+			for _, c := range m.Content {
+				whole += c.Text
+			}
+			list = append(list, map[string]any{"role": m.Role, "content": mark(whole)})
+			continue
+		}
+		if !t.SeesImages() {
+			return nil, fmt.Errorf("%s: the chat template has no place for images: the language model cannot see any", t.file)
+		}
+		var parts []any
+		for _, c := range m.Content {
+			part := map[string]any{"type": "image"}
+			if !c.Image {
+				part = map[string]any{"type": "text", "text": mark(c.Text)}
+			}
+			parts = append(parts, part)
+		}
+		list = append(list, map[string]any{"role": m.Role, "content": parts})
+	}
+	values := map[string]jinja.Value{"range": jinja.NewCallable("range", shortRange)}
+	for name, v := range map[string]any{"messages": list, "add_generation_prompt": true, "enable_thinking": thinking} {
+		values[name] = jinja.FromGoValue(v)
+	}
+	rendered, err := t.template.RenderValues(values)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the chat template: %w", t.file, err)
+	}
+	var out []tokenizer.Part
+	for i, part := range strings.Split(rendered, markStart) {
+		if i > 0 {
+			var n int
+			number, rest, ok := strings.Cut(part, markEnd)
+			if _, err := fmt.Sscanf(number, "%d", &n); !ok || err != nil || n < 0 || n >= len(texts) {
+				rest = markEnd
+			} else {
+				out = append(out, tokenizer.Part{Text: texts[n], Plain: true})
+			}
+			part = rest
+		}
+		if strings.Contains(part, markEnd) {
+			return nil, fmt.Errorf("%s: the chat template changes the text of messages", t.file)
+		}
+		out = append(out, tokenizer.Part{Text: part})
+	}
+	return out, nil
+}
+
+// shortRange is Jinja's range, without ranges that fill the memory.
+func shortRange(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+	from, to, step := int64(0), int64(0), int64(1)
+	bounds := []*int64{&to}
+	if len(args) > 1 {
+		bounds = []*int64{&from, &to, &step}
+	}
+	if len(args) == 0 || len(args) > len(bounds) {
+		return jinja.Undefined(), fmt.Errorf("range: expected 1 to 3 numbers, found %d", len(args))
+	}
+	for i, a := range args {
+		if !a.IsInt() {
+			return jinja.Undefined(), errors.New("range: expected whole numbers")
+		}
+		*bounds[i] = a.AsInt()
+	}
+	list := []any{}
+	for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
+		if list = append(list, i); len(list) > 10_000 {
+			return jinja.Undefined(), errors.New("range: more than 10000 numbers")
+		}
+	}
+	return jinja.FromGoValue(list), nil
+}
