@@ -173,7 +173,8 @@ func TestParseParameters(t *testing.T) {
 			"一只猫\nSteps: 4, CFG scale: 1.000000, Guidance: 3.500000, Eta: inf, Seed: 42, Size: 64x32, Model: , RNG: cuda, " +
 				"Sampler: euler discrete, Unet: flux-2-klein-4b.safetensors, Version: stable-diffusion.cpp",
 			Settings{Generator: "stable-diffusion.cpp", Model: "flux-2-klein-4b.safetensors", Prompt: "一只猫", Seed: 42, Steps: 4,
-				Guidance: 3.5, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1, Height: 32, Width: 64, Scheduler: "flow_match_euler_discrete"},
+				Guidance: 3.5, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 1, Height: 32, Width: 64,
+				Scheduler: "flow_match_euler_discrete"},
 			"generator model prompt seed steps guidance guidance_unit true_cfg_scale height width scheduler",
 		},
 		{

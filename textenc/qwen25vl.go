@@ -234,7 +234,8 @@ func (m *Qwen25VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Ar
 	if !m.Observed() {
 		return y
 	}
-	return m.Tap(y, in.tapped()...)
+	pixels, grids := in.tapped()
+	return m.Tap(y, in.ids, pixels, grids)
 }
 
 // qwen25VLText is Qwen2_5_VLTextModel.

@@ -205,7 +205,8 @@ func (m *Qwen3VL) states(ids *mlx.Array, images []VisionInput, p *pass) map[int]
 	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
 	states := m.LanguageModel.Forward(in, p)
 	if last, ok := m.LanguageModel.last(); ok && m.Observed() {
-		states[last] = m.Tap(states[last], in.tapped()...)
+		pixels, grids := in.tapped()
+		states[last] = m.Tap(states[last], in.ids, pixels, grids)
 	}
 	return states
 }

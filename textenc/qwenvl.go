@@ -195,12 +195,12 @@ func (in qwenVLInput) positionIDs() (ids, passed *mlx.Array) {
 	return ids, ids
 }
 
-// tapped returns the inputs of the reference's model.
-func (in qwenVLInput) tapped() []*mlx.Array {
+// tapped returns the inputs of the reference's model for images, nil without any.
+func (in qwenVLInput) tapped() (pixels, grids *mlx.Array) {
 	if in.images == nil {
-		return []*mlx.Array{in.ids, nil, nil}
+		return nil, nil
 	}
-	return []*mlx.Array{in.ids, pixelsOf(in.images), gridsOf(in.images)}
+	return pixelsOf(in.images), gridsOf(in.images)
 }
 
 // added returns deepstack features with zeros for all other tokens, [B, T, hidden_size].

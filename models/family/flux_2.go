@@ -39,12 +39,6 @@ var Flux2 = &Family{
 			Components: flux2DevComponents, References: anyNumber},
 	},
 	Models: slices.Concat(
-		publish(Model{
-			Class: "Flux2Pipeline", Licence: flux2DevLicence, Gated: true, Scheduler: flowShift, Transformer: map[string]any{"guidance_embeds": true},
-			Processor: pixtralProcessor,
-		}, Model{
-			Name: "flux2-dev", Aliases: []string{"flux.2-dev"}, Repo: "black-forest-labs/FLUX.2-dev", Defaults: defaults(50, 4),
-		}),
 		publish(klein4B, Model{
 			Name: "flux2-klein-4b", Aliases: []string{"flux2-klein", "klein-4b", "flux.2-klein-4b"},
 			Repo: "black-forest-labs/FLUX.2-klein-4B", Defaults: defaults(4, 1), Index: map[string]any{"is_distilled": true},
@@ -64,6 +58,11 @@ var Flux2 = &Family{
 		publish(klein9B, Model{
 			Name: "flux2-klein-base-9b", Aliases: []string{"flux2-base-9b", "klein-base-9b", "flux.2-klein-base-9b"},
 			Repo: "black-forest-labs/FLUX.2-klein-base-9B", Defaults: defaults(50, 4),
+		}),
+		publish(Model{Class: "Flux2Pipeline"}, Model{
+			Name: "flux2-dev", Aliases: []string{"flux.2-dev"}, Repo: "black-forest-labs/FLUX.2-dev", Defaults: defaults(50, 4),
+			Licence: flux2DevLicence, Gated: true, Scheduler: flowShift, Processor: pixtralProcessor,
+			Transformer: map[string]any{"guidance_embeds": true},
 		}),
 	),
 	Rewriter: &Rewriter{

@@ -94,8 +94,8 @@ const unigramUnknown = 2
 // for names that do not identify one.
 func classNamed(name string) (*tokenizerClass, error) {
 	switch name {
-	case "", "PreTrainedTokenizerFast", "TokenizersBackend", "LlamaTokenizer", "LlamaTokenizerFast": // transformers reads Mistral's as they are
-		return nil, nil
+	case "", "PreTrainedTokenizerFast", "TokenizersBackend", "LlamaTokenizer", "LlamaTokenizerFast":
+		return nil, nil // transformers reads Mistral's, which have the last two, as they are
 	}
 	names := make([]string, len(tokenizerClasses))
 	for i, c := range tokenizerClasses {
