@@ -127,7 +127,7 @@ func TestRandomRefused(t *testing.T) {
 	}
 	err := load("flux2-klein", 512, 1<<10)
 	if !errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), "an image of 64x64 in float32 needs about ") ||
-		!strings.HasSuffix(err.Error(), " are free") {
+		!strings.Contains(err.Error(), " are free") {
 		t.Errorf("without memory: %v", err)
 	}
 	err = load("flux2-klein", 513, 1<<30)

@@ -99,8 +99,8 @@ var codeFaults = []codeFault{
 		"m.Scale, m.Shift = m.Shift, m.Scale",
 		"flux1-inner", "transformer@0", "scale and shift swapped"},
 	{"qwen3: post attention norm of the input", "textenc/qwen3.go",
-		"y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(dtype)))",
-		"return l.Tap(y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(x).AsType(dtype))), x)",
+		"y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(p.dtype)))",
+		"return l.Tap(y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(x).AsType(p.dtype))), x)",
 		"zimage-ordinary", "text_encoder.layers.0", "another tensor"},
 }
 

@@ -161,7 +161,6 @@ func TestFluxConfigErrors(t *testing.T) {
 func TestFlux2ConfigErrors(t *testing.T) {
 	for want, change := range map[string]func(*transformer.Flux2Config){
 		"":                             func(c *transformer.Flux2Config) { c.OutChannels = new(int) },
-		"guidance_embeds true":         func(c *transformer.Flux2Config) { c.GuidanceEmbeds = true },
 		"patch_size 2":                 func(c *transformer.Flux2Config) { c.PatchSize = 2 },
 		"in_channels 0":                func(c *transformer.Flux2Config) { c.InChannels = 0 },
 		"out_channels 64":              func(c *transformer.Flux2Config) { n := 64; c.OutChannels = &n },

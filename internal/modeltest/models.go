@@ -20,7 +20,7 @@ type Model struct {
 	Padded     bool    // its transformer gets prompts that are padded to their limit
 	Seen       int     // tokens of the prompt for each reference image of 80x64 pixels
 	Single     bool    // there are single files of such models, in their makers' layout
-	Left       string  // what the names of tensors begin with that saving in mflux's layout leaves out
+	Left       string  // what the names of tensors begin with that saving in mflux's layout leaves out, separated by spaces
 
 	// configs are by component what replaces keys of its config to make matrices wide enough to be
 	// quantized; see [Wide].
@@ -58,7 +58,7 @@ var Models = []Model{
 		}},
 	{Name: "flux2-klein-kv", Guidance: 1, References: 1, Padded: true, Left: "vae/bn.num_batches_tracked"},
 	{Name: "flux2-dev", Variable: "FLUX2_DEV_MODEL", Guidance: 2.5, Padded: true, Single: true,
-		Left: "vae/bn.num_batches_tracked", configs: map[string]string{
+		Left: "vae/bn.num_batches_tracked text_encoder/vision_tower. text_encoder/multi_modal_projector.", configs: map[string]string{
 			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], ` +
 				`"joint_attention_dim": 384}`,
 			"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}}`,

@@ -89,7 +89,8 @@ func inParts(weight *Param, x *mlx.Array, f func(*mlx.Array) *mlx.Array) *mlx.Ar
 	if x.Ndim() < 2 || x.Dim(-2) == 0 {
 		return f(x)
 	}
-	return x.InParts(x.Ndim()-2, 2*float64(x.Size()/x.Dim(-2))*float64(weight.shape[0]), f)
+	rows := weight.Arrays()[0].Dim(0)
+	return x.InParts(x.Ndim()-2, 2*float64(x.Size()/x.Dim(-2))*float64(rows), f)
 }
 
 // project is x·Wᵀ + b. The bias may not be loaded.

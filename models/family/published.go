@@ -75,10 +75,11 @@ var (
 		"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu",
 		"dense_act_fn": "gelu_new", "is_gated_act": true,
 	}
-	qwen3Of4B   = qwen3(2560, 9728)
+	qwen3Of4B   = tied(qwen3(2560, 9728))
 	qwen3Of8B   = qwen3(4096, 12288)
 	qwen3VLOf4B = map[string]any{
-		"text_config": qwen3VL(2560, 9728, "rope_parameters"),
+		"tie_word_embeddings": true,
+		"text_config":         tied(qwen3VL(2560, 9728, "rope_parameters")),
 		"vision_config": map[string]any{
 			"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "out_hidden_size": 2560,
 			"deepstack_visual_indexes": []int{5, 11, 17},
@@ -130,6 +131,12 @@ func qwen3(hidden, intermediate int) map[string]any {
 		"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": 36, "num_attention_heads": 32,
 		"num_key_value_heads": 8, "head_dim": 128, "rope_theta": 1e6,
 	}
+}
+
+// tied returns the config of a language model whose head has the weights of the embeddings.
+func tied(config map[string]any) map[string]any {
+	config["tie_word_embeddings"] = true
+	return config
 }
 
 // qwen3VL returns the config of the language model of a Qwen3-VL of 36 layers, whose rotary embedding is in

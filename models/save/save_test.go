@@ -95,7 +95,9 @@ func TestRoundTrip(t *testing.T) {
 	for _, model := range modeltest.Models {
 		folder, left := model.Name, model.Left
 		dir := modeltest.Folder(t, folder)
-		lost := func(name string) bool { return left != "" && strings.HasPrefix(name, left) }
+		lost := func(name string) bool {
+			return slices.ContainsFunc(strings.Fields(left), func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		}
 		mlxtest.Do(t, func() {
 			there, report := saveNew(t, dir, save.Options{Layout: save.LayoutMFlux})
 			kept := slices.DeleteFunc(slices.Clone(report.Left), lost)

@@ -34,13 +34,15 @@ traces/taps.jsonl or stats.jsonl. A run that has neither is sorted by stage,
 modules before those that contain them.
 
 With --against the table has a second line for each tensor of another run, which
-is given as RUN is: so ranges of both sides are seen together, also of a run that
-a debugger has stopped. A tensor whose values differ in range or shape is marked.
+is given as RUN is: so ranges of both sides are seen together, also of a run
+that a debugger has stopped. A tensor whose values differ in range or shape is
+marked.
 
 With --json it prints one object: folder, order (execution or stage),
 first_not_finite (a name, left out if all values are finite) and tensors (name,
 hit_count, timestamp, location, point, class, shape, dtype, stats, preview), and
-with --against against, a list like tensors. NaN and infinite values are strings.
+with --against against, a list like tensors. NaN and infinite values are
+strings.
 ` + cli.ExitStatus
 
 func newTensorsRangesCommand() *cobra.Command {
