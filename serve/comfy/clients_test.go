@@ -29,12 +29,7 @@ const plain = `
 func TestSillyTavern(t *testing.T) {
 	s := start(t, &fakeModel{}, Config{})
 	ask[any](s, 200, "GET", "/system_stats", nil)
-	var info map[string]struct {
-		Input struct {
-			Required map[string][]any `json:"required"`
-		} `json:"input"`
-	}
-	info = ask[map[string]struct {
+	info := ask[map[string]struct {
 		Input struct {
 			Required map[string][]any `json:"required"`
 		} `json:"input"`
