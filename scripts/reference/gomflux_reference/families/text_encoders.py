@@ -78,16 +78,23 @@ def vocabulary(tok) -> int:
     return -(-(len(tok) + 1) // 32) * 32
 
 
-def qwen3_config(d: dict, tok) -> transformers.Qwen3Config:
-    return transformers.Qwen3Config(
+def decoder(d: dict, tok) -> dict:
+    """Returns what the configs of language models have in common."""
+    return dict(
         vocab_size=vocabulary(tok),
-        hidden_size=d["text_hidden"],
         intermediate_size=d["text_intermediate"],
         num_hidden_layers=d["text_layers"],
         num_attention_heads=d["text_heads"],
         num_key_value_heads=d["text_kv_heads"],
-        head_dim=d["text_head_dim"],
         rms_norm_eps=d["text_norm_eps"],
+    )
+
+
+def qwen3_config(d: dict, tok) -> transformers.Qwen3Config:
+    return transformers.Qwen3Config(
+        **decoder(d, tok),
+        hidden_size=d["text_hidden"],
+        head_dim=d["text_head_dim"],
         rope_parameters={"rope_type": "default", "rope_theta": d["text_rope_theta"]},
         max_position_embeddings=4096,
         tie_word_embeddings=True,
@@ -111,15 +118,10 @@ MISTRAL_CHAT = """\
 def mistral3(d: dict, tok) -> transformers.Mistral3ForConditionalGeneration:
     """Returns a Mistral 3 with a vision encoder of two layers, for a tokenizer with tokens of images."""
     text = dict(
+        **decoder(d, tok),
         model_type="mistral",
-        vocab_size=vocabulary(tok),
         hidden_size=d["text_hidden"],
-        intermediate_size=d["text_intermediate"],
-        num_hidden_layers=d["text_layers"],
-        num_attention_heads=d["text_heads"],
-        num_key_value_heads=d["text_kv_heads"],
         head_dim=d["text_head_dim"],
-        rms_norm_eps=d["text_norm_eps"],
         rope_theta=d["text_rope_theta"],
         sliding_window=None,
         max_position_embeddings=131072,
@@ -210,13 +212,8 @@ def qwen25_vl(d: dict, tok) -> transformers.Qwen2_5_VLForConditionalGeneration:
     return transformers.Qwen2_5_VLForConditionalGeneration(
         transformers.Qwen2_5_VLConfig(
             text_config=dict(
-                vocab_size=vocabulary(tok),
+                **decoder(d, tok),
                 hidden_size=qwen25_hidden(d),
-                intermediate_size=d["text_intermediate"],
-                num_hidden_layers=d["text_layers"],
-                num_attention_heads=d["text_heads"],
-                num_key_value_heads=d["text_kv_heads"],
-                rms_norm_eps=d["text_norm_eps"],
                 rope_parameters=rope,
                 max_position_embeddings=128000,
                 bos_token_id=tok.pad_token_id,
