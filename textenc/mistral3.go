@@ -98,10 +98,6 @@ func (m *Mistral3) Forward(ids []int32, first, end int) *mlx.Array {
 	text := m.LanguageModel
 	p := newPass(nil, 1, len(ids), m.Dtype)
 	p.valid, p.padding = end, first
-	positions := make([][]int, len(ids))
-	for i := range positions {
-		positions[i] = []int{i}
-	}
-	p.rope = nn.NewRope(positions, []int{m.Config.Text.HeadDim}, m.Config.Text.ropeTheta())
+	p.rope = nn.NewRope(p.positions(1), []int{m.Config.Text.HeadDim}, m.Config.Text.ropeTheta())
 	return besides(text.run(text.EmbedTokens.Forward(ids, m.Dtype), nil, p), m.HiddenStates)
 }
