@@ -21,7 +21,11 @@ var flux2DevFaults = []fault{
 		}, stage: "tokenizer", module: "prompt.input_ids"},
 	{name: "flux2-dev: other layers of the text encoder", dump: "flux2-dev", edit: indexed("text_encoder_out_layers", []int{1, 2, 3}),
 		stage: "text", module: "prompt.embeds"},
-	{name: "flux2-dev: padding sees itself", dump: "flux2-dev",
-		bug:   onto("text_encoder.model.language_model.layers.0.self_attn", func(x *mlx.Array) *mlx.Array { return x.Plus(0.01) }),
+	{name: "flux2-dev: padding sees the first token", dump: "flux2-dev",
+		bug: onto("text_encoder.model.language_model.layers.0.self_attn", func(x *mlx.Array) *mlx.Array {
+			const padding = 27
+			first := x.Slice(1, padding, padding+1)
+			return mlx.Concat(1, mlx.Zeros(x.Dtype(), 1, padding, x.Dim(2)).Add(first), x.Slice(1, padding, x.Dim(1)))
+		}),
 		stage: "text", module: "text_encoder.model.language_model.layers.0.self_attn"},
 }
