@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -35,7 +36,8 @@ func (f *Files) Put(name string, data []byte) {
 	if f.Keep > 0 {
 		file.expires = f.now().Add(f.Keep)
 	}
-	f.kept[name], f.order = file, append(f.order, name)
+	f.kept[name] = file
+	f.order = append(slices.DeleteFunc(f.order, func(other string) bool { return other == name }), name)
 }
 
 func (f *Files) now() time.Time {

@@ -27,3 +27,16 @@ func TestFiles(t *testing.T) {
 		t.Error("a file without a limit of time is dropped")
 	}
 }
+
+// A file that is put again is as new as the others: the oldest ones make room.
+func TestFilesAgain(t *testing.T) {
+	f := &Files{Most: 3}
+	for _, name := range []string{"a", "b", "a", "c", "d"} {
+		f.Put(name, []byte(name))
+	}
+	for name, kept := range map[string]bool{"a": true, "b": false, "c": true, "d": true} {
+		if got := f.Get(name) != nil; got != kept {
+			t.Errorf("%s: kept %v, expected %v", name, got, kept)
+		}
+	}
+}
