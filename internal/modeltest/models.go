@@ -63,6 +63,15 @@ var Models = []Model{
 				`"joint_attention_dim": 384}`,
 			"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}}`,
 		}},
+	{Name: "flux3-klein", Variable: "FLUX3_MODEL", Guidance: 1, References: 1, Single: true,
+		Left: "vae/bn.num_batches_tracked text_encoder/model.visual. text_encoder/lm_head.weight", Variant: true},
+	{Name: "flux3-klein-base", Variable: "FLUX3_BASE_MODEL", Guidance: 4, References: 2,
+		Left: "vae/bn.num_batches_tracked text_encoder/model.visual. text_encoder/lm_head.weight", configs: map[string]string{
+			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], ` +
+				`"joint_attention_dim": 384}`,
+			"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32},
+			"vision_config": {"out_hidden_size": 128}}`,
+		}},
 	{Name: "qwen-image-ordinary", Variable: "QWEN_MODEL", Guidance: 4, Single: true, Left: "text_encoder/lm_head.weight"},
 	{Name: "qwen-image-small", Guidance: 4, Left: "text_encoder/lm_head.weight", Variant: true, configs: map[string]string{
 		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,

@@ -62,6 +62,7 @@ func TestPresets(t *testing.T) {
 	flux1Dev := family.Licence{Name: "FLUX.1 [dev] Non-Commercial License", Commercial: family.CommercialForbidden}
 	flux2 := family.Licence{Name: "FLUX Non-Commercial License", Commercial: family.CommercialForbidden}
 	flux2Dev := family.Licence{Name: "FLUX [dev] Non-Commercial License", Commercial: family.CommercialForbidden}
+	flux3 := family.Licence{Name: "FLUX Kommunity License v1.0", Commercial: family.CommercialConditional}
 	qwen21 := family.Licence{Name: "Qwen Research License", Commercial: family.CommercialForbidden}
 	krea2 := family.Licence{Name: "Krea 2 Community License", Commercial: family.CommercialConditional}
 	tests := []struct {
@@ -89,6 +90,10 @@ func TestPresets(t *testing.T) {
 		}},
 		{"flux2-dev FLUX.2-dev", catalog.Preset{Repo: "black-forest-labs/FLUX.2-dev", Licence: flux2Dev, Gated: true,
 			Defaults: family.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
+		{"flux3-klein flux3 flux-3-image-klein", catalog.Preset{Repo: "black-forest-labs/flux-3-image-klein", Licence: flux3, Gated: true,
+			Defaults: family.Defaults{Steps: 16, Guidance: 1, MaxSequenceLength: 8192}}},
+		{"flux3-klein-base flux-3-image-klein-base", catalog.Preset{Repo: "black-forest-labs/flux-3-image-klein-base", Licence: flux3,
+			Gated: true, Defaults: family.Defaults{Steps: 50, Guidance: 3.5, MaxSequenceLength: 8192}}},
 		{"flux2-klein klein-4B flux2-klein-4B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-4B", Licence: apache2,
 			Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
 		{"klein-9b flux2-klein-9B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-9B",

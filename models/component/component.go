@@ -148,10 +148,20 @@ type Component struct {
 	Model    any      // a pointer to a struct, for nn.Load
 	Prefixes []string // prefixes that tensor names may have in files
 	Ignore   []string // patterns of tensors in files that are not needed
+	// MFlux is mflux's layout in the pipeline, which has names of several of the class; nil for the class's.
+	MFlux *layout.Table
 	// Projection projects an autoencoder's latents to colours; nil if it is unknown.
 	Projection *Projection
 	// Random, if set, is the dtype of weights that are drawn at random; no files have them.
 	Random checkpoint.Dtype
+}
+
+// tables lists the class's layouts, the pipeline's first.
+func (c Component) tables() []*layout.Table {
+	if c.MFlux == nil {
+		return c.Class.Tables()
+	}
+	return append([]*layout.Table{c.MFlux}, c.Class.Tables()...)
 }
 
 // Open opens the component's checkpoint. Tensors have diffusers' names, whatever the
@@ -168,7 +178,7 @@ func (c Component) Open(fsys fs.FS) (*checkpoint.Checkpoint, error) {
 	for _, p := range nn.Parameters(c.Model) {
 		shapes[p.Name] = p.Stored()
 	}
-	view, _, err := layout.View(ck, c.Class.Tables(), shapes)
+	view, _, err := layout.View(ck, c.tables(), shapes)
 	if err != nil {
 		ck.Close()
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"github.com/gomflux/gomflux/textenc"
 )
 
-// Qwen3VLForConditionalGeneration is the text encoder of Krea 2 and Qwen-Image-2.1. Pipelines
+// Qwen3VLForConditionalGeneration is the text encoder of Krea 2, Qwen-Image-2.1 and FLUX.3. Pipelines
 // take it as a component named "text_encoder.model" with the tensor prefix "model.", or as a
 // [Qwen3VLModel] named "text_encoder".
 var Qwen3VLForConditionalGeneration = &Class{
@@ -27,7 +27,7 @@ var Qwen3VLForConditionalGeneration = &Class{
 			"visual", "model.visual",
 		), layout.Unused("language_model.rotary_emb.inv_freq", "visual.rotary_pos_emb.inv_freq")),
 		ChannelsLast: true,
-	}, Qwen3VLOfKrea2},
+	}, Qwen3VLOfKrea2, Qwen3VLOfFlux3},
 	// The last two have the names of ComfyUI, which are Qwen3's: files differ from those of Qwen3 by
 	// their vision encoder or by ComfyUI's name for it. The sizes of their language models are equal.
 	Original: []*layout.Table{qwen3VLTable("model.language_model."), qwen3VLTable("language_model."),
@@ -69,6 +69,18 @@ var Qwen3VLOfKrea2 = &layout.Table{
 	), layout.Unused("rotary_emb.inv_freq")),
 	Lacks:       []string{"lm_head.weight", "visual.*", "model.visual.*"},
 	Unquantized: true,
+}
+
+// Qwen3VLOfFlux3 is mflux's layout of the text encoder of FLUX.3, which has the names of Krea 2's.
+var Qwen3VLOfFlux3 = &layout.Table{
+	Metadata:  mfluxKey,
+	Signature: Qwen3VLOfKrea2.Signature,
+	Rules: slices.Concat(layout.Rename(
+		"embed_tokens", "model.language_model.embed_tokens",
+		"layers", "model.language_model.layers",
+		"norm", "model.language_model.norm",
+	), layout.Unused("rotary_emb.inv_freq")),
+	Lacks: []string{"lm_head.weight", "model.visual.*"},
 }
 
 // Qwen3VLModel is the class name of the text encoder in Krea 2: the model without a language

@@ -119,7 +119,7 @@ func (c *Class) components(networks Networks) (all []component.Component) {
 		if network == nil {
 			continue
 		}
-		d := component.Component{Class: m.Class, Name: m.Folder, Dir: m.Folder, Model: network}
+		d := component.Component{Class: m.Class, Name: m.Folder, Dir: m.Folder, Model: network, MFlux: m.MFlux}
 		if m.headed() {
 			d.Name += ".model"
 		}

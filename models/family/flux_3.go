@@ -29,7 +29,7 @@ var Flux3 = &Family{
 		{Name: "Flux3ModularPipeline", Configure: configureFlux3, Components: flux3Components, References: flux3References},
 	},
 	Models: publish(Model{
-		Licence: flux3Licence, Gated: true, Scheduler: map[string]any{"shift": 6.93},
+		Licence: flux3Licence, Gated: true, Scheduler: constantShift(6.93),
 		Processor: qwen3VLProcessor, Configs: map[string]map[string]any{"text_encoder": qwen3VLOf4B},
 	}, Model{
 		Name: "flux3-klein", Aliases: []string{"flux3", "flux3-image-klein", "flux-3-image-klein", "flux.3-klein"},
@@ -60,7 +60,7 @@ func flux3Defaults(steps int, guidance float64) Defaults {
 // flux3Components are the components of FLUX.3's pipelines.
 var flux3Components = []Member{
 	{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
-	{Folder: "text_encoder", Class: component.Qwen3VLForConditionalGeneration},
+	{Folder: "text_encoder", Class: component.Qwen3VLForConditionalGeneration, MFlux: component.Qwen3VLOfFlux3},
 	{Folder: "tokenizer", Class: component.Qwen3VLProcessor},
 	{Folder: "transformer", Class: component.Flux3Transformer2DModel},
 	{Folder: "vae", Class: component.AutoencoderKLFlux2},

@@ -22,6 +22,7 @@ var diffusersClasses = map[string]string{
 	"FluxControlNetInpaintPipeline": "a ControlNet", "FluxPriorReduxPipeline": "prompt embeddings of an image",
 	"Flux2KleinPipeline": "Flux2KleinPipeline", "Flux2KleinInpaintPipeline": "Flux2KleinPipeline",
 	"Flux2KleinKVPipeline": "Flux2KleinKVPipeline", "Flux2Pipeline": "Flux2Pipeline",
+	"Flux3ModularPipeline": "Flux3ModularPipeline", "Flux3DistilledModularPipeline": "Flux3DistilledModularPipeline",
 	"QwenImagePipeline": "QwenImagePipeline", "QwenImageImg2ImgPipeline": "QwenImagePipeline",
 	"QwenImageInpaintPipeline": "QwenImagePipeline", "QwenImageEditPipeline": "QwenImageEditPipeline",
 	"QwenImageEditInpaintPipeline": "QwenImageEditPipeline", "QwenImageEditPlusPipeline": "QwenImageEditPlusPipeline",

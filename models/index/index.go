@@ -88,7 +88,7 @@ func Read(fsys fs.FS) (Index, error) {
 	if err := checkpoint.ReadJSON(fsys, file, &members); err != nil {
 		return Index{}, err
 	}
-	x := Index{Components: map[string]string{}, Elsewhere: map[string]string{}, Subfolders: map[string]string{}}
+	x := Index{Components: map[string]string{}}
 	for name, raw := range members {
 		if name == "_class_name" {
 			json.Unmarshal(raw, &x.Class) // a value of another type stays empty, which is refused as an unknown class
@@ -107,15 +107,24 @@ func Read(fsys fs.FS) (Index, error) {
 		if _, err := fs.Stat(fsys, name); s != nil && err != nil {
 			sub := s.Subfolder
 			if sub != nil && *sub != name && isFolder(*sub) && exists(fsys, *sub) {
-				x.Subfolders[name] = *sub
+				x.Subfolders = with(x.Subfolders, name, *sub)
 			} else if s.Repo != nil {
-				x.Elsewhere[name] = *s.Repo
+				x.Elsewhere = with(x.Elsewhere, name, *s.Repo)
 				continue
 			}
 		}
 		x.Components[name] = class
 	}
 	return x, nil
+}
+
+// with returns m, which may be nil, with a value.
+func with(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
 }
 
 // isFolder reports whether a name can be that of a folder in a model folder.

@@ -292,6 +292,37 @@ dump flux2-dev-small/model flux2-dev-small/dump --prompt {shlex.quote(EDIT)} --r
     'transformer.norm_out*@0' 'text_encoder.*.layers.[012]' 'text_encoder.*.layers.1.*norm' 'vae.encoder.mid_block'
     'vae.decoder.*_block' '!*dropout*' '!*:in.*' '!transformer.pos_embed*'
 
+tiny flux3-klein/model --family flux3-klein --seed 71 --layout hub --shards 2
+    --heads 2 --axes-dims 2 4 2 4 --layers 1 --single-layers 2 --mlp-ratio 2.5
+    --text-hidden 20 --text-intermediate 36 --text-layers 5 --text-heads 3 --text-kv-heads 1 --text-head-dim 8
+    --merges 200 --out-layers 1 2 4 --vae-channels 4 4 4 8 --vae-decoder-channels 4 4 8 8 --vae-layers-per-block 1
+    --vae-norm-groups 2
+
+dump flux3-klein/model flux3-klein/dump --prompt {shlex.quote(SHORT)}
+    --steps 2 --guidance 1 --seed 71 --height 48 --width 80 --max-sequence-length 70
+    --taps 'transformer@*' 'transformer.*_blocks.*.?@0' 'transformer.single_transformer_blocks.?@0*' 'transformer.*time*@0*'
+    'transformer.*_modulations*@0' 'transformer.norm_out*@0' 'text_encoder.*.layers.[0123]' 'vae.decoder.mid_block'
+    '!*.act_fn*' '!*:in.*' '!transformer.pos_embed*'
+
+dump flux3-klein/model flux3-klein-edit/dump --prompt {shlex.quote(EDIT)} --references flux2-klein-edit2/first.png
+    --steps 2 --guidance 1 --seed 73 --height 64 --width 64
+    --taps 'transformer@*' 'transformer.mode_blocks.*.?@1' 'transformer.single_transformer_blocks.?@1*' 'vae.encoder.mid_block'
+    '!*:in.*'
+
+tiny flux3-klein-base/model --family flux3-klein-base --seed 72 --kind small-activations --layout v5
+    --heads 3 --axes-dims 2 2 4 2 --layers 1 --single-layers 1 --mlp-ratio 2 --norm-eps 2e-6
+    --text-hidden 24 --text-intermediate 28 --text-layers 4 --text-heads 4 --text-kv-heads 2 --text-head-dim 6
+    --text-rope-theta 20000 --text-norm-eps 2e-5 --merges 150 --out-layers 1 2 3 --shift 3
+    --vae-channels 3 6 6 --vae-decoder-channels 6 6 9 --vae-layers-per-block 1 --vae-norm-groups 3 --latent-channels 6
+    --batch-norm-eps 1e-3
+
+dump flux3-klein-base/model flux3-klein-base/dump --prompt {shlex.quote(EDIT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --references flux2-klein-edit2/first.png flux2-klein-edit2/second.png
+    --steps 3 --guidance 4 --seed 72 --height 40 --width 64
+    --taps 'transformer@*' 'transformer.*blocks.*.?@1*' 'transformer.*_blocks.*.0.norm@0*' 'transformer.*time*@0*'
+    'transformer.norm_out*@0' 'text_encoder.*.layers.[012]' 'text_encoder.*.layers.1.*norm' 'vae.encoder.mid_block'
+    'vae.decoder.*_block' '!*dropout*' '!*:in.*' '!transformer.pos_embed*'
+
 tiny qwen-image-ordinary/model --family qwen-image --seed 41 --layout hub --shards 2
     --heads 2 --axes-dims 2 4 4 --layers 2 --text-intermediate 28 --text-layers 2 --text-heads 3 --text-kv-heads 1
     --text-mrope-section 1 2 1 --merges 330 --vision-heads 1 --vision-head-dim 8 --vision-intermediate 12
