@@ -73,6 +73,7 @@ func TestEstimate(t *testing.T) {
 		{folder: "flux2-klein-base", width: 128, height: 128, guidance: 3},
 		{folder: "flux2-klein-base", width: 192, height: 256, guidance: 1, lowRAM: true},
 		{folder: "flux2-klein-base", width: 128, height: 128, references: []image.Point{{128, 64}, {96, 96}}},
+		{folder: "flux3-klein-base", width: 192, height: 128, guidance: 3, references: []image.Point{{128, 64}, {96, 96}}},
 		{folder: "zimage-small", width: 256, height: 128},
 		{folder: "zimage-small", width: 256, height: 256, guidance: 4, quantize: "4"},
 		{folder: "qwen-image-small", width: 256, height: 128},

@@ -45,6 +45,8 @@ var smallModels = map[string]struct {
 	"flux2-klein-base-4b":  {"flux2-klein-base", 50, 4},
 	"flux2-klein-9b-kv":    {"flux2-klein-kv", 4, 1},
 	"flux2-dev":            {"flux2-dev", 50, 4},
+	"flux3-klein":          {"flux3-klein", 16, 1},
+	"flux3-klein-base":     {"flux3-klein-base", 50, 3.5},
 	"qwen-image":           {"qwen-image-ordinary", 50, 4},
 	"qwen-image-edit":      {"qwen-edit", 50, 4},
 	"qwen-image-edit-2509": {"qwen-edit-plus", 50, 4},

@@ -49,6 +49,10 @@ FAMILIES = {
         dims={"heads": 32, "layers": 8, "single_layers": 24, "text_hidden": 4096, "text_intermediate": 12288},
     ),
     "flux2-dev": Family("FLUX.2-dev", "flux2-dev", "flux2", 512, "flux2-dev", guidance=(4.0, None), edits=True, kept_area=True),
+    "flux3-klein": Family("FLUX.3 klein", "flux3-klein", "flux2", 320, "flux3-klein", guidance=(1.0, None), edits=True, kept_area=True),
+    "flux3-klein-base": Family(
+        "FLUX.3 klein Base", "flux3-klein-base", "flux2", 320, "flux3-klein-base", guidance=(1.0, 3.5), edits=True, kept_area=True
+    ),
     "flux1-schnell": Family("FLUX.1-schnell", "flux1-schnell", "flux", 256, "flux1-schnell"),
     "flux1-dev": Family("FLUX.1-dev", "flux1-dev", "flux", 512, "flux1-dev", guidance=(3.5, None)),
     "flux1-kontext": Family(
