@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from . import adapters, check, inner, inpaint, replace, runs, schedules, stepcache
+from . import adapters, check, inner, inpaint, modular, replace, runs, schedules, stepcache
 from .families import FAMILIES, Family, bare, family_of
 from .files import read_json
 from .inpaint import Pictures
@@ -44,7 +44,10 @@ def load(model, compute: str = "float32", device: str = "cpu", described: bool =
     if not os.path.isdir(model) and (os.path.exists(model) or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(model))):
         raise SystemExit(f"{model}: expected a folder in the layout of diffusers, or owner/name on the hub")
     try:
-        pipe = diffusers.DiffusionPipeline.from_pretrained(model, dtype=getattr(torch, compute))
+        if index := modular.index_of(model):
+            pipe = modular.load(model, index, FAMILIES, getattr(torch, compute))
+        else:
+            pipe = diffusers.DiffusionPipeline.from_pretrained(model, dtype=getattr(torch, compute))
     except OSError as e:
         if e.filename:
             raise
@@ -61,7 +64,10 @@ def load(model, compute: str = "float32", device: str = "cpu", described: bool =
 
 
 def quiet(pipe):
-    pipe.set_progress_bar_config(disable=True)
+    if modular.is_modular(type(pipe)):
+        modular.quiet(pipe)
+    else:
+        pipe.set_progress_bar_config(disable=True)
 
 
 def modules_of(pipe) -> dict:
@@ -456,8 +462,26 @@ def observe_encodings(pipe, family: Family, record: Recorder):
 
         wrap(pipe, method, after=encoded)
 
-    for method, values in family.encodings.items():
-        observe(method, values)
+    if not modular.is_modular(type(pipe)):
+        for method, values in family.encodings.items():
+            observe(method, values)
+        return
+    for path, values in family.encodings.items():
+
+        def encoded(state, values=values):
+            for which, of_prompt in zip(("prompt", "negative"), values(state)):
+                for name, value in of_prompt.items():
+                    record.put_early(f"{which}.{name}", value)
+
+        modular.observe(pipe, path, encoded)
+    for path, values in family.states.items():
+
+        def ran(state, values=values):
+            for name, value in values(state).items():
+                for v in value if isinstance(value, list) else [value]:
+                    record.put_next(name, v)
+
+        modular.observe(pipe, path, ran)
 
 
 def bring(picture: Path, run, out: Path | None) -> str:
@@ -522,7 +546,8 @@ def take_means(pipe):
 def observe_references(pipe, record):
     """Records how reference images become latents, and the text encoder's inputs of them."""
     observe_encode(pipe, record)
-    wrap(pipe, "_encode_vae_image", after=lambda latents: record.put_next("latents.reference", still(latents)))
+    if not modular.is_modular(type(pipe)):  # of those the family's states have the latents
+        wrap(pipe, "_encode_vae_image", after=lambda latents: record.put_next("latents.reference", still(latents)))
     observe_condition(pipe, record)
 
 
@@ -552,11 +577,12 @@ def observe_encode(pipe, record):
     preprocess = pipe.image_processor.preprocess
 
     def preprocess_contiguous(*args, **kwargs):
-        pixels = preprocess(*args, **kwargs).contiguous()  # see encode
+        result = preprocess(*args, **kwargs)
+        pixels = (result[0] if isinstance(result, tuple) else result).contiguous()  # see encode
         levels = (127.5 * (pixels + 1)).round().to(torch.uint8)
         record.put_next("image.in", levels[0].permute(1, 2, 0))
         record.put_next("vae.encode.in", pixels)
-        return pixels
+        return (pixels, *result[1:]) if isinstance(result, tuple) else pixels
 
     pipe.image_processor.preprocess = preprocess_contiguous
     wrap(pipe.vae, "encode", after=lambda result: record.put_next("vae.encode.out", still(result.latent_dist.mode())))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from .files import read_json, write_json
+from .files import index_file, read_json, write_json
 from .sources import FUNCTIONS, first_line
 from .tracing import Observer
 
@@ -114,7 +114,7 @@ def recorded(run: dict) -> list[str]:
 def only_family_of(model: str):
     """Takes the place of the modules of other families, so that their pipelines need not be in the copy."""
     try:
-        pipeline = read_json(Path(model) / "model_index.json").get("_class_name", "")
+        pipeline = read_json(index_file(Path(model))).get("_class_name", "")
     except (OSError, ValueError):  # on the hub, or damaged
         return
     modules = {f.stem: f.read_text(encoding="utf-8") for f in (Path(__file__).parent / "families").glob("[a-z]*.py")}

@@ -17,7 +17,7 @@ import transformers
 from . import dump
 from .families import FAMILIES
 from .families.text_encoders import QWEN3_VL_CHAT
-from .files import read_json
+from .files import index_file, read_json
 
 ENV = "GOMFLUX_REAL"
 REPOSITORY = Path(__file__).parents[3]
@@ -47,10 +47,10 @@ def make(folder: Path, chosen: str) -> list[Path]:
 
 def check_names(model: Path):
     """Loads each component by itself, and fails if its files lack a tensor or have one of which the class knows nothing."""
-    for component, value in read_json(model / "model_index.json").items():
-        if not isinstance(value, list) or len(value) != 2 or not (model / component / "config.json").exists():
+    for component, value in read_json(index_file(model)).items():
+        if not isinstance(value, list) or len(value) not in (2, 3) or not (model / component / "config.json").exists():
             continue
-        library, class_name = value
+        library, class_name = value[:2]
         cls = getattr(diffusers if library == "diffusers" else transformers, class_name)
         _, info = cls.from_pretrained(model / component, output_loading_info=True)
         wrong = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info.get(key)}
@@ -62,7 +62,7 @@ def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay, 
     """Replays a run of diffusers with each chosen model of some families, an edit where the model needs an image, and if there
     is a while_running, compares another one while it goes on."""
     for model in make(folder, chosen):
-        pipeline = read_json(model / "model_index.json")["_class_name"]
+        pipeline = read_json(index_file(model))["_class_name"]
         alike = [name for name, f in FAMILIES.items() if f.pipeline.__name__ == pipeline]
         if set(alike) & set(families):
             check_names(model)

@@ -10,9 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from . import tokenizer
+from . import modular, tokenizer
 from .families import FAMILIES, Family
-from .files import read_json, write_json
+from .files import index_file, read_json, write_json
 
 SMALL = 0.03
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
@@ -46,9 +46,13 @@ def make(
         for name in only:
             components[name].save_pretrained(folder / name)
     else:
-        family.pipeline(**components).save_pretrained(folder)
+        if modular.is_modular(family.pipeline):
+            modular.save(family, family_name, components, folder)
+        else:
+            family.pipeline(**components).save_pretrained(folder)
         if more := family.model_index(dims):
-            write_json(folder / "model_index.json", read_json(folder / "model_index.json") | more)
+            index = index_file(folder)
+            write_json(index, read_json(index) | more)
     if layout == "hub":
         to_hub(folder, components, family)
     if shards > 1:
@@ -114,7 +118,7 @@ def split(file: Path, count: int):
 
 def to_hub(folder: Path, components: dict, family: Family):
     """Renames what transformers 5 saves to the names and keys of transformers 4, as the hub's models have them."""
-    if (index := folder / "model_index.json").exists():
+    if (index := index_file(folder)).exists():
         write_json(index, read_json(index) | {"_diffusers_version": "0.36.0"})
     for name, component in components.items():
         if not (folder / name).exists():

@@ -45,13 +45,17 @@ class Family:
     arguments: Callable = lambda pipe, scale, negative: {"guidance_scale": scale, "negative_prompt": negative}
     # positional and keyword arguments of the transformer -> for each prompt in them, values by name
     prompts: Callable = lambda args, kwargs: [{"embeds": kwargs["encoder_hidden_states"][0]}]
-    # method of the pipeline that encodes one prompt -> its result -> those values, before the transformer gets them
+    # method of the pipeline that encodes one prompt -> its result -> those values, before the transformer gets them. Of a
+    # modular pipeline a block -> the pipeline's state -> the same, for each prompt
     encodings: dict = field(default_factory=lambda: {"encode_prompt": lambda result: {"embeds": result[0][0]}})
     # pipe -> the hidden states that prompt.embeds are, side by side: numbers of layers from 1, or NORMED
     embeddings: Callable = lambda pipe: (NORMED,)
     matches: Callable = lambda pipe: True  # whether a pipeline of that class is of this family
     prepare: Callable = lambda pipe: None  # puts right what is wrong in diffusers
     running: Callable = lambda pipe: nullcontext()  # what has to be in place while it is called
+    without: tuple = ()  # blocks of a modular pipeline that are left out, and their components
+    # block of a modular pipeline -> the pipeline's state after it -> values that are recorded then, by name
+    states: dict = field(default_factory=dict)
     pack: Callable = lambda pipe, x: x  # latents as pictures -> the pipeline's argument
     unpack: Callable = lambda pipe, x, height, width: x  # what its scheduler steps with -> latents as pictures
     index: Callable = lambda d: {}  # dims -> what model_index.json has besides
@@ -107,7 +111,7 @@ def unfilled(place: str):
     return fail
 
 
-MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2")
+MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2", "flux_3")
 FAMILIES = {
     name: family
     for module in MODULES

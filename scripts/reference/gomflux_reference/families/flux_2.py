@@ -62,15 +62,6 @@ def draw(r: random.Random) -> dict:
     )
 
 
-def latents(pipe, height: int, width: int) -> tuple:
-    scale = 2 * pipe.vae_scale_factor
-    return 1, pipe.transformer.config.in_channels, height // scale, width // scale
-
-
-def unpack(pipe, x, height: int, width: int):
-    return x.mT.reshape(1, -1, *latents(pipe, height, width)[2:])
-
-
 DISTILLED = Family(
     pipeline=diffusers.Flux2KleinPipeline,
     inpaint_pipeline=diffusers.Flux2KleinInpaintPipeline,
@@ -91,12 +82,12 @@ DISTILLED = Family(
     transformer=transformer,
     autoencoder=autoencoders.kl_flux2,
     draw=draw,
-    latents=latents,
+    latents=parts.patch_latents,
     arguments=lambda pipe, guidance, negative: {"guidance_scale": guidance},
     embeddings=lambda pipe: tuple(parts.option(pipe, OUT_LAYERS, OUT_LAYERS_OF_KLEIN)),
     guidance=lambda r: 1.0,
     matches=lambda pipe: pipe.config.is_distilled,
-    unpack=unpack,
+    unpack=parts.unpack_patch_latents,
     options={OUT_LAYERS: "out_layers"},
     references=(0, 1, 2),  # of sides of 64 at least; what is no multiple of the latents' patches is cropped
     text_encoders={"text_encoder": TextEncoder(kept=all_rows)},

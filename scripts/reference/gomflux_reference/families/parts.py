@@ -6,16 +6,16 @@ from pathlib import Path
 import diffusers
 
 from .. import tokenizer
-from ..files import read_json
+from ..files import index_file, read_json
 from .text_encoders import QWEN_VL_SPECIAL
 
 
 def option(pipe, name: str, otherwise=None):
-    """Returns an option in the model's model_index.json.
+    """Returns an option in the index of the model's folder.
 
     Small models name there what are constants, or arguments of a call, in diffusers.
     """
-    file = Path(pipe.config["_name_or_path"], "model_index.json")
+    file = index_file(Path(pipe.config["_name_or_path"]))
     return (read_json(file).get(name) if file.exists() else None) or otherwise
 
 
@@ -61,6 +61,13 @@ def true_cfg(pipe, guidance, negative) -> dict:
     return {"true_cfg_scale": guidance, "negative_prompt": negative}
 
 
+def guider(pipe, guidance, negative) -> dict:
+    """Returns the arguments of modular pipelines, whose guidance is a component. Another class of guiders may take its place."""
+    if getattr(pipe, "guider", None) is not None:
+        pipe.guider.guidance_scale = guidance
+    return {"negative_prompt": negative} if negative is not None else {}
+
+
 def check_layers(d: dict, name: str):
     """Refuses numbers of hidden states that a text encoder does not have before its final norm."""
     if not 0 < min(d[name]) <= max(d[name]) < d["text_layers"]:
@@ -88,6 +95,17 @@ def latents(pipe, height: int, width: int) -> tuple:
     config, scale = pipe.vae.config, 2 * pipe.vae_scale_factor
     channels = config.z_dim if "z_dim" in config else config.latent_channels
     return 1, channels, 2 * (height // scale), 2 * (width // scale)
+
+
+def patch_latents(pipe, height: int, width: int) -> tuple:
+    """Returns the shape of latents that are patches of 2x2 already."""
+    scale = 2 * pipe.vae_scale_factor
+    return 1, pipe.transformer.config.in_channels, height // scale, width // scale
+
+
+def unpack_patch_latents(pipe, x, height: int, width: int):
+    """Returns the tokens of such latents as pictures."""
+    return x.mT.reshape(1, -1, *patch_latents(pipe, height, width)[2:])
 
 
 def pack(pipe, x):

@@ -73,6 +73,21 @@ QWEN3_VL_CHAT = """\
 """
 
 
+# As Qwen3-VL's, of messages that are texts, with the beginning of an answer.
+QWEN3_VL_USER_CHAT = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.content is string %}
+        {{- message.content }}
+    {%- else %}
+        {%- for part in message.content %}{{- part.text }}{%- endfor %}
+    {%- endif %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+
+
 def vocabulary(tok) -> int:
     """Returns the rows of an embedding: more than tokens, as the published models have."""
     return -(-(len(tok) + 1) // 32) * 32
