@@ -79,7 +79,7 @@ func (p *Pipeline) openDiskCache(cache *promptcache.Cache) {
 	if c.machine, err = p.machineKey(); err != nil {
 		return
 	}
-	names := []string{index.File}
+	names := []string{index.Name(p.loader.FS)}
 	for _, part := range p.declared.Components {
 		names = append(names, path.Join(part.Dir, component.ConfigFile))
 	}

@@ -11,8 +11,14 @@ import (
 	"strings"
 )
 
-// indexName is the file that describes a pipeline of diffusers.
-const indexName = "model_index.json"
+// indexName is the file that describes a pipeline of diffusers, and modularName that of a modular one.
+const (
+	indexName   = "model_index.json"
+	modularName = "modular_model_index.json"
+)
+
+// isIndex reports whether a file of a repository describes a pipeline.
+func isIndex(name string) bool { return name == indexName || name == modularName }
 
 // ErrSeveral is wrapped by errors about repositories with several models, if the
 // user has to choose one.
@@ -57,7 +63,7 @@ func needed(files []File, index []byte) ([]File, error) {
 	}
 	var chosen []File
 	for _, f := range byFolder["."] {
-		if isCard(f.Path) || f.Path == indexName {
+		if isCard(f.Path) || isIndex(f.Path) {
 			chosen = append(chosen, f)
 		}
 	}

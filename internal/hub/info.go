@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -171,21 +172,38 @@ func CardLicence(card []byte) string {
 	return licenceOf(values["license"], values["license_name"])
 }
 
-// components returns the components of a model_index.json that have a class.
+// components returns the folders of the components of a model_index.json that have a class. In the index of a
+// modular pipeline the class may be in a spec, which names another folder, or one of another repository: that is
+// not among the repository's files.
 func components(index []byte) (names []string, err error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(index, &members); err != nil {
 		return nil, fmt.Errorf("model_index.json: %w", err)
 	}
 	for name, raw := range members {
-		var pair []*string
-		if strings.HasPrefix(name, "_") || json.Unmarshal(raw, &pair) != nil || len(pair) != 2 || pair[0] == nil || pair[1] == nil {
+		var member []json.RawMessage
+		if strings.HasPrefix(name, "_") || json.Unmarshal(raw, &member) != nil || len(member) != 2 && len(member) != 3 {
 			continue
 		}
-		if strings.Contains(name, "/") || checkPath(name) != nil {
-			return nil, fmt.Errorf("model_index.json: %q is not a valid name of a component", name)
+		var class *string
+		if json.Unmarshal(member[1], &class) != nil || class == nil && len(member) == 2 {
+			continue
 		}
-		names = append(names, name)
+		var spec struct {
+			Subfolder string `json:"subfolder"`
+		}
+		if len(member) == 3 && json.Unmarshal(member[2], &spec) != nil {
+			continue
+		}
+		for _, folder := range []string{name, spec.Subfolder} {
+			if folder == "" || slices.Contains(names, folder) {
+				continue
+			}
+			if strings.Contains(folder, "/") || checkPath(folder) != nil {
+				return nil, fmt.Errorf("model_index.json: %q is not a valid name of a component", folder)
+			}
+			names = append(names, folder)
+		}
 	}
 	if len(names) == 0 {
 		return nil, errors.New("model_index.json: no components")

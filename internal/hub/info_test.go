@@ -153,6 +153,12 @@ func TestNeeded(t *testing.T) {
 			tokenizer/vocab.json tokenizer/merges.txt tokenizer/tokenizer.model tokenizer/chat_template.jinja
 			vae/config.json vae/diffusion_pytorch_model.safetensors -vae/diffusion_flax_model.msgpack
 			-safety_checker/config.json -safety_checker/model.safetensors`},
+		{name: "a modular pipeline", files: `
+			modular_model_index.json -ae.safetensors transformer/diffusion_pytorch_model.safetensors
+			text_encoder/model.safetensors text_encoder/tokenizer.json -other/model.safetensors`, index: `{
+			"transformer": ["d", "T", {"pretrained_model_name_or_path": "a/b", "subfolder": "transformer"}],
+			"tokenizer": [null, null, {"pretrained_model_name_or_path": "a/b", "subfolder": "text_encoder"}],
+			"vae": [null, null, {"pretrained_model_name_or_path": "c/d", "subfolder": "vae"}], "guider": [null, null]}`},
 		{name: "variants beside", index: index, files: `
 			model_index.json transformer/config.json transformer/diffusion_pytorch_model.safetensors
 			-transformer/diffusion_pytorch_model.fp16.safetensors

@@ -26,7 +26,7 @@ import (
 type Plan struct {
 	Info  *Info
 	Files []File // sorted by path
-	// Index is the contents of model_index.json. It is nil if the repository has
+	// Index is the contents of model_index.json or modular_model_index.json. It is nil if the repository has
 	// no such file or if the files were named by the user.
 	Index []byte
 	// Configs are the contents of config.json in folders with weights, if something has to be downloaded.
@@ -49,7 +49,11 @@ func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...str
 		return nil, err
 	}
 	p := &Plan{Info: info, cache: cache, dir: filepath.Join(cache, folderName(info.Repo))}
-	if i := slices.IndexFunc(info.Files, func(f File) bool { return f.Path == indexName }); i >= 0 && len(names) == 0 {
+	i := slices.IndexFunc(info.Files, func(f File) bool { return f.Path == indexName })
+	if i < 0 {
+		i = slices.IndexFunc(info.Files, func(f File) bool { return isIndex(f.Path) })
+	}
+	if i >= 0 && len(names) == 0 {
 		if p.Index, err = c.small(ctx, p, info.Files[i]); err != nil {
 			return nil, fmt.Errorf("%s: %w", info.Repo, err)
 		}
@@ -320,13 +324,13 @@ func (p *Plan) fetch(ctx context.Context, d *download, waiting func(string)) err
 	return d.run(ctx)
 }
 
-// link creates the snapshot, with model_index.json last, and then the file of
+// link creates the snapshot, with the index last, and then the file of
 // refs/. An interruption leaves nothing that looks like a complete model. fresh
 // are the hashes of blobs that may be moved.
 func (p *Plan) link(fresh map[string]bool) error {
 	files := slices.Clone(p.Files)
 	slices.SortStableFunc(files, func(a, b File) int {
-		return strings.Compare(fmt.Sprint(a.Path == indexName), fmt.Sprint(b.Path == indexName))
+		return strings.Compare(fmt.Sprint(isIndex(a.Path)), fmt.Sprint(isIndex(b.Path)))
 	})
 	for _, f := range files {
 		if p.linked(f) {

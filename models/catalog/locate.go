@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/index"
 )
 
 // locate finds the built-in model, folder, file or cached repository of a name. The
@@ -38,7 +40,33 @@ func locate(name string) (*Source, error) {
 	if s.FS, err = openSource(s.Folder); err != nil {
 		return nil, err
 	}
-	return s, nil
+	s.FS, err = withSubfolders(s.FS, s.Folder)
+	return s, err
+}
+
+// withSubfolders returns a model's folder in which each component has a folder of its name, also those for which the
+// index of a modular pipeline names another one, such as a tokenizer next to the text encoder.
+func withSubfolders(fsys fs.FS, name string) (fs.FS, error) {
+	if index.Name(fsys) != index.ModularFile {
+		return fsys, nil
+	}
+	x, err := index.Read(fsys)
+	if err != nil || len(x.Subfolders) == 0 {
+		return fsys, nil // the error is reported when the model is opened
+	}
+	o := &overlay{name: name, lower: fsys, hidden: map[string]bool{}, files: map[string]overlayFile{}}
+	for dir, sub := range x.Subfolders {
+		part, err := listFiles(fsys, sub)
+		if err != nil {
+			return nil, err
+		}
+		for file, f := range part.files {
+			if index.IsModel(x.Components[dir]) || !strings.Contains(file, safetensors) {
+				o.files[path.Join(dir, file)] = f
+			}
+		}
+	}
+	return o, nil
 }
 
 // locateCached finds a model in the Hugging Face cache, and its preset if it is a

@@ -53,7 +53,7 @@ func savedModelName(folder string) string {
 		return ""
 	}
 	var members map[string]any
-	if checkpoint.ReadJSON(fsys, index.File, &members) == nil {
+	if checkpoint.ReadJSON(fsys, index.Name(fsys), &members) == nil {
 		if name, _ := members[index.OriginKey].(string); name != "" {
 			return name
 		}

@@ -49,7 +49,7 @@ func (f *Configs) Unfilled(dir, where string) {
 // Small models have options there that are constants, or arguments of a call, in diffusers.
 func (f *Configs) Index(options any) {
 	if f.err == nil && index.Exists(f.FS) { // see models.LoadOptions.Partial
-		f.err = checkpoint.ReadJSON(f.FS, index.File, options)
+		f.err = checkpoint.ReadJSON(f.FS, index.Name(f.FS), options)
 	}
 }
 
@@ -61,7 +61,7 @@ func (f *Configs) Check(file string, err error) {
 }
 
 // CheckIndex is Check for the pipeline's options.
-func (f *Configs) CheckIndex(err error) { f.Check(index.File, err) }
+func (f *Configs) CheckIndex(err error) { f.Check(index.Name(f.FS), err) }
 
 // CheckTransformer is Check for the transformer's config.
 func (f *Configs) CheckTransformer(err error) {

@@ -1,7 +1,10 @@
 package family
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
+	"path"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -33,7 +36,7 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 	d := &Declared{Class: class}
 	configs := &Configs{Folder: f}
 	pipeline, networks := class.Configure(configs)
-	if err := f.ConfigAt("scheduler/scheduler_config.json", &d.Scheduler); err != nil {
+	if err := d.readScheduler(f, x); err != nil {
 		return nil, err
 	}
 	if configs.err != nil {
@@ -47,12 +50,41 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 	}
 	d.Components = append(d.Components, autoencoder)
 	if err := d.checkClasses(x); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", errs.ErrUnsupported, checkpoint.FullName(f.FS, index.File), err)
+		return nil, fmt.Errorf("%w: %s: %w", errs.ErrUnsupported, checkpoint.FullName(f.FS, index.Name(f.FS)), err)
 	}
 	if f.Absent[component.Transformers] {
 		return d, nil
 	}
 	return d, d.checkLatents(autoencoder.Class)
+}
+
+// readScheduler reads the scheduler's config. The blocks of a modular pipeline make the scheduler that its index does
+// not name: it is as in the published models of the class.
+func (d *Declared) readScheduler(f *component.Folder, x index.Index) error {
+	const folder = "scheduler"
+	if x.Components[folder] != "" || index.Name(f.FS) != index.ModularFile {
+		return f.ConfigAt(path.Join(folder, index.ConfigFile(component.FlowMatchEulerDiscreteScheduler.Name)), &d.Scheduler)
+	}
+	m, _ := d.Class.Member(folder)
+	config := map[string]any{"_class_name": m.ClassName()}
+	maps.Copy(config, d.Class.published().Scheduler)
+	text, err := json.Marshal(config)
+	if err == nil {
+		err = json.Unmarshal(text, &d.Scheduler)
+	}
+	return err
+}
+
+// published returns a published model of the class, or one without values.
+func (c *Class) published() Model {
+	for _, f := range All {
+		for _, m := range f.Models {
+			if m.Class == c.Name {
+				return m
+			}
+		}
+	}
+	return Model{}
 }
 
 // checkClasses returns an error if the index names another class of a component than the one that runs,

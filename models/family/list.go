@@ -103,6 +103,13 @@ func IndexOf(class string) index.Index {
 // Of returns the pipeline class of a model folder's index.
 func Of(fsys fs.FS, x index.Index) (*Class, error) {
 	if c := Find(x.Class); c != nil {
+		for _, m := range c.Components {
+			if repo, ok := x.Elsewhere[m.Folder]; ok && m.Class.Role != component.Scheduler {
+				return nil, fmt.Errorf("%s: the %s of this modular pipeline is in %s, and not in the folder "+
+					"(copy the component's files to %s)", checkpoint.FullName(fsys, index.Name(fsys)), m.Folder, repo,
+					checkpoint.FullName(fsys, m.Folder))
+			}
+		}
 		return c, nil
 	}
 	about := ""
@@ -113,7 +120,7 @@ func Of(fsys fs.FS, x index.Index) (*Class, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: %s: pipeline class %q%s; this version runs %s",
-		errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), x.Class, about, strings.Join(Classes(), ", "))
+		errs.ErrUnsupported, checkpoint.FullName(fsys, index.Name(fsys)), x.Class, about, strings.Join(Classes(), ", "))
 }
 
 // unsupported describes diffusers' other pipelines of the supported families, by a part of their names.

@@ -1,5 +1,5 @@
-// Package index reads model_index.json, which names the components of a model
-// folder in diffusers' layout.
+// Package index reads model_index.json, or modular_model_index.json, which name the components of a
+// model folder in diffusers' layout.
 package index
 
 import (
@@ -18,6 +18,10 @@ import (
 // File is the name of the index in a model folder.
 const File = "model_index.json"
 
+// ModularFile is the name of the index of diffusers' modular pipelines, which may name folders of other
+// repositories.
+const ModularFile = "modular_model_index.json"
+
 // MFluxFile is the name of the file that mflux writes into the folders that it saves, which have no
 // index.
 const MFluxFile = "mflux_model.json"
@@ -26,43 +30,107 @@ const MFluxFile = "mflux_model.json"
 // diffusers' pipelines have it in memory. The default settings of a saved model follow from it.
 const OriginKey = "_name_or_path"
 
-// An Index is a model_index.json.
+// An Index is a model_index.json or a modular_model_index.json.
 type Index struct {
 	Class      string            // pipeline class
 	Components map[string]string // class of each component, by the name of its folder
+	Elsewhere  map[string]string // repositories of components that are not in the model folder
+	Subfolders map[string]string // folders of components that are not in one of their name
+}
+
+// A member is a component in an index: [library, class], [null, null] if it is left out, or
+// [library, class, spec] of a modular pipeline, where library and class may be null.
+type member []json.RawMessage
+
+// A spec is where diffusers loads a component of a modular pipeline from.
+type spec struct {
+	Repo      *string  `json:"pretrained_model_name_or_path"`
+	Subfolder *string  `json:"subfolder"`
+	TypeHint  []string `json:"type_hint"`
+}
+
+// read returns the component's class, "" without one, and its spec, if there is one.
+func (m member) read() (class string, s *spec) {
+	if len(m) != 2 && len(m) != 3 {
+		return "", nil
+	}
+	var own *string
+	if json.Unmarshal(m[1], &own) != nil {
+		return "", nil
+	}
+	if own != nil {
+		class = *own
+	}
+	if len(m) == 3 && json.Unmarshal(m[2], &s) == nil && s != nil && class == "" && len(s.TypeHint) == 2 {
+		class = s.TypeHint[1]
+	}
+	return class, s
+}
+
+// Name returns the name of a model folder's index: [File], unless it has only [ModularFile].
+func Name(fsys fs.FS) string {
+	if _, err := fs.Lstat(fsys, File); errors.Is(err, fs.ErrNotExist) {
+		if _, err := fs.Lstat(fsys, ModularFile); err == nil {
+			return ModularFile
+		}
+	}
+	return File
 }
 
 // Read reads the index of a model folder.
 func Read(fsys fs.FS) (Index, error) {
-	if _, err := fs.Lstat(fsys, File); errors.Is(err, fs.ErrNotExist) {
+	if !Exists(fsys) {
 		return Index{}, fmt.Errorf("model folder %s: has no %s (gomflux reads the layout of Hugging Face diffusers)",
 			checkpoint.FullName(fsys, ""), File)
 	}
 	var members map[string]json.RawMessage
-	if err := checkpoint.ReadJSON(fsys, File, &members); err != nil {
+	file := Name(fsys)
+	if err := checkpoint.ReadJSON(fsys, file, &members); err != nil {
 		return Index{}, err
 	}
-	x := Index{Components: map[string]string{}}
+	x := Index{Components: map[string]string{}, Elsewhere: map[string]string{}, Subfolders: map[string]string{}}
 	for name, raw := range members {
 		if name == "_class_name" {
 			json.Unmarshal(raw, &x.Class) // a value of another type stays empty, which is refused as an unknown class
 		}
-		// a component is [library, class], or [null, null] if it is left out
-		var pair []*string
-		if strings.HasPrefix(name, "_") || json.Unmarshal(raw, &pair) != nil || len(pair) != 2 || pair[0] == nil || pair[1] == nil {
+		var m member
+		if strings.HasPrefix(name, "_") || json.Unmarshal(raw, &m) != nil {
 			continue
 		}
-		if !fs.ValidPath(name) || name == "." || strings.Contains(name, "/") {
-			return Index{}, fmt.Errorf("%s: %q is not the name of a component", checkpoint.FullName(fsys, File), name)
+		class, s := m.read()
+		if class == "" {
+			continue
 		}
-		x.Components[name] = *pair[1]
+		if !isFolder(name) {
+			return Index{}, fmt.Errorf("%s: %q is not the name of a component", checkpoint.FullName(fsys, file), name)
+		}
+		if _, err := fs.Stat(fsys, name); s != nil && err != nil {
+			sub := s.Subfolder
+			if sub != nil && *sub != name && isFolder(*sub) && exists(fsys, *sub) {
+				x.Subfolders[name] = *sub
+			} else if s.Repo != nil {
+				x.Elsewhere[name] = *s.Repo
+				continue
+			}
+		}
+		x.Components[name] = class
 	}
 	return x, nil
 }
 
+// isFolder reports whether a name can be that of a folder in a model folder.
+func isFolder(name string) bool {
+	return fs.ValidPath(name) && name != "." && !strings.Contains(name, "/")
+}
+
+func exists(fsys fs.FS, name string) bool {
+	_, err := fs.Stat(fsys, name)
+	return err == nil
+}
+
 // Exists reports whether a folder has an index, readable or not.
 func Exists(fsys fs.FS) bool {
-	_, err := fs.Lstat(fsys, File)
+	_, err := fs.Lstat(fsys, Name(fsys))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 

@@ -79,7 +79,7 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 			w.tokenizers = class.Tokenizers()
 		}
 		if expected = expect(fsys, x); len(expected) == 0 {
-			return nil, fmt.Errorf("%s: expected components with weights, found none", checkpoint.FullName(fsys, index.File))
+			return nil, fmt.Errorf("%s: expected components with weights, found none", checkpoint.FullName(fsys, index.Name(fsys)))
 		}
 	} else {
 		dirs, err := checkpoint.WeightFolders(fsys)

@@ -48,17 +48,28 @@ func (w *writer) copyOthers() error {
 	return nil
 }
 
-// copyIndex copies model_index.json and records the name of the original model in it.
+// copyIndex copies the index and records the name of the original model in it. In that of a modular pipeline the
+// components are in the folders of their names now.
 func copyIndex(src Source, dir string) error {
-	if src.Origin == "" {
-		return copyFile(src.FS, index.File, filepath.Join(dir, index.File))
+	file := index.Name(src.FS)
+	if src.Origin == "" && file == index.File {
+		return copyFile(src.FS, file, filepath.Join(dir, file))
 	}
 	var members map[string]any
-	if err := checkpoint.ReadJSON(src.FS, index.File, &members); err != nil {
+	if err := checkpoint.ReadJSON(src.FS, file, &members); err != nil {
 		return err
 	}
-	members[index.OriginKey] = src.Origin
-	return writeNewJSON(filepath.Join(dir, index.File), members)
+	if src.Origin != "" {
+		members[index.OriginKey] = src.Origin
+	}
+	for name, v := range members {
+		if member, _ := v.([]any); len(member) == 3 {
+			if spec, _ := member[2].(map[string]any); spec["subfolder"] != nil {
+				spec["subfolder"] = name
+			}
+		}
+	}
+	return writeNewJSON(filepath.Join(dir, file), members)
 }
 
 // copyFile copies a small file to a path.

@@ -50,7 +50,7 @@ func checkFolder(dir string, overwrite bool) (replaces bool, err error) {
 		return false, errs.Requestf("%s: already exists and is not empty "+
 			"(choose another folder, or replace the model in it with --overwrite)", dir)
 	}
-	for _, name := range []string{index.File, index.MFluxFile} {
+	for _, name := range []string{index.File, index.ModularFile, index.MFluxFile} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return true, nil
 		}

@@ -84,7 +84,7 @@ func (p *plan) declare() (err error) {
 	for _, dir := range p.index.Models() {
 		if !slices.ContainsFunc(p.declared.Components, func(c component.Component) bool { return c.Dir == dir }) {
 			return fmt.Errorf("%w: %s: component %s of class %s cannot be saved",
-				errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), dir, p.index.Components[dir])
+				errs.ErrUnsupported, checkpoint.FullName(fsys, index.Name(fsys)), dir, p.index.Components[dir])
 		}
 	}
 	if err := loader.OpenLoRAs(p.o.LoRAs, p.declared.Components); err != nil {

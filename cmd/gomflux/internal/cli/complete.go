@@ -3,7 +3,6 @@ package cli
 import (
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/index"
 )
 
 // Extensions of files by content.
@@ -97,17 +97,16 @@ func cachedRepos() (names []string) {
 
 // modelFolders returns the folders in the current folder with a pipeline.
 func modelFolders() (dirs []string) {
-	paths, err := filepath.Glob("*/model_index.json")
+	entries, err := os.ReadDir(".")
 	if err != nil {
 		return nil
 	}
-	for _, path := range paths {
-		dirs = append(dirs, filepath.Dir(path))
+	for _, e := range entries {
+		if IsPipeline(e.Name()) {
+			dirs = append(dirs, e.Name())
+		}
 	}
 	return dirs
 }
 
-func IsPipeline(folder string) bool {
-	_, err := os.Stat(filepath.Join(folder, "model_index.json"))
-	return err == nil
-}
+func IsPipeline(folder string) bool { return index.Exists(os.DirFS(folder)) }

@@ -19,6 +19,7 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/models/inspect"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -161,14 +162,14 @@ func pipelineIn(r hub.Repo) (fs.FS, error) {
 	if r.Snapshot == "" {
 		return nil, nil
 	}
-	if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); !errors.Is(err, fs.ErrNotExist) {
+	if index.Exists(os.DirFS(r.Snapshot)) {
 		return checkpoint.OpenFolder(r.Snapshot)
 	}
 	s, err := gomflux.Find(r.Name)
 	if err != nil {
 		return nil, nil
 	}
-	if _, err := fs.Stat(s.FS(), "model_index.json"); err != nil {
+	if !index.Exists(s.FS()) {
 		return nil, nil
 	}
 	return s.FS(), nil

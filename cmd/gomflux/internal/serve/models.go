@@ -194,7 +194,7 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 		return info
 	}
 	info.Revision = source.Revision()
-	if stat, err := fs.Stat(source.FS(), index.File); err == nil {
+	if stat, err := fs.Stat(source.FS(), index.Name(source.FS())); err == nil {
 		info.Created = stat.ModTime()
 	}
 	info.Defaults = gomflux.Defaults(known.Defaults)
