@@ -59,7 +59,6 @@ type AnimaTextConditioner struct {
 	nn.Module `in:"source_hidden_states target_input_ids"`
 	Embed     *nn.Embedding `w:"embed"`
 	InProj    nn.Layer      `w:"in_proj"`
-	RotaryEmb animaRotary   `w:"rotary_emb"`
 	Blocks    []*animaBlock `w:"blocks"`
 	OutProj   *nn.Linear    `w:"out_proj"`
 	Norm      *nn.RMSNorm   `w:"norm"`
@@ -104,7 +103,7 @@ func (m *AnimaTextConditioner) Forward(source *mlx.Array, ids []int32) *mlx.Arra
 	}
 	source = source.AsType(m.Dtype)
 	x := m.InProj.Forward(m.Embed.Forward(ids, m.Dtype))
-	target, from := m.RotaryEmb.Forward(m.rope(len(ids)), x), m.RotaryEmb.Forward(m.rope(source.Dim(1)), x)
+	target, from := m.rope(len(ids)), m.rope(source.Dim(1))
 	for _, b := range mlx.Layers(m.Blocks, &x) {
 		x = b.Forward(x, source, target, from)
 	}
@@ -129,32 +128,9 @@ type identity struct{ nn.Module }
 
 func (i *identity) Forward(x *mlx.Array) *mlx.Array { return i.Tap(x, x) }
 
-// animaRotary is AnimaRotaryEmbedding, whose tables are computed on the host.
-type animaRotary struct {
-	nn.Module `in:"0 1"`
-}
-
-// An animaRope is a table, and the reference's form of it: cos and sin [1, L, D], nil unless observed.
-type animaRope struct {
-	nn.Rope
-	emb [2]*mlx.Array
-}
-
-// Forward passes a table through the hook.
-func (r *animaRotary) Forward(rope nn.Rope, x *mlx.Array) animaRope {
-	if !r.Observed() {
-		return animaRope{Rope: rope}
-	}
-	n, half := rope.Cos.Dim(0), rope.Cos.Dim(1)
-	twice := func(x *mlx.Array) *mlx.Array { return mlx.Concat(1, x, x).ExpandDims(0).AsType(mlx.Float32) }
-	once := func(x *mlx.Array) *mlx.Array { return x.Squeeze(0).Slice(1, 0, half) }
-	cos, sin := r.Tap2(twice(rope.Cos), twice(rope.Sin), x, mlx.Arange(0, float64(n), 1, mlx.Int32).ExpandDims(0))
-	return animaRope{nn.Rope{Cos: once(cos), Sin: once(sin)}, [2]*mlx.Array{cos, sin}}
-}
-
 // animaBlock is AnimaTextConditionerBlock.
 type animaBlock struct {
-	nn.Module     `in:"0 1 position_embeddings.0 position_embeddings.1 source_position_embeddings.0 source_position_embeddings.1"`
+	nn.Module     `in:"0 1"`
 	NormSelfAttn  *nn.RMSNorm     `w:"norm_self_attn"`
 	SelfAttn      *animaAttention `w:"self_attn"`
 	NormCrossAttn *nn.RMSNorm     `w:"norm_cross_attn"`
@@ -163,11 +139,11 @@ type animaBlock struct {
 	MLP           *nn.Sequential  `w:"mlp"`
 }
 
-func (b *animaBlock) Forward(x, source *mlx.Array, target, from animaRope) *mlx.Array {
+func (b *animaBlock) Forward(x, source *mlx.Array, target, from nn.Rope) *mlx.Array {
 	y := x.Add(b.SelfAttn.Forward(b.NormSelfAttn.Forward(x), nil, target, target))
 	y = y.Add(b.CrossAttn.Forward(b.NormCrossAttn.Forward(y), source, target, from))
 	y = y.Add(b.MLP.Forward(b.NormMLP.Forward(y)))
-	return b.Tap(y, x, source, target.emb[0], target.emb[1], from.emb[0], from.emb[1])
+	return b.Tap(y, x, source)
 }
 
 // animaAttention is AnimaTextConditionerAttention.
@@ -193,7 +169,7 @@ func newAnimaAttention(c AnimaConfig, context int) *animaAttention {
 }
 
 // Forward takes x [1, L, dim] and source [1, S, context], nil for attention to x itself.
-func (a *animaAttention) Forward(x, source *mlx.Array, target, from animaRope) *mlx.Array {
+func (a *animaAttention) Forward(x, source *mlx.Array, target, from nn.Rope) *mlx.Array {
 	context := x
 	if source != nil {
 		context = source

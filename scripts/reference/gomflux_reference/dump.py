@@ -367,8 +367,7 @@ def observe_pipeline(
     def before_text_encoder(component, encoder):
         def hook(module, args, kwargs):
             kind = "negative" if f"prompt{encoder.suffix}" in tokens else "prompt"
-            ids = args[0] if args else kwargs[f"{encoder.prefix}input_ids"]
-            mask = kwargs.get(f"{encoder.prefix}attention_mask")
+            ids, mask = args[0] if args else kwargs[encoder.ids], kwargs.get("attention_mask")
             if mask is not None:
                 record.put(f"{kind}.attention_mask{encoder.suffix}", mask)
             record.put(f"{kind}.input_ids{encoder.suffix}", ids)

@@ -26,7 +26,7 @@ class TextEncoder:
     suffix: str = ""  # of its prompts' names
     valid: Callable = valid_rows  # its config, ids and mask [1, L] -> the tokens that are no pads
     kept: Callable | None = None  # the same -> how many rows of its tensors are recorded, if not those
-    prefix: str = ""  # of its arguments input_ids and attention_mask
+    ids: str = "input_ids"  # its argument
 
 
 @dataclass(frozen=True)
