@@ -11,7 +11,6 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/family"
 )
 
 // available returns the memory that is available for the model, in bytes: free memory and that of
@@ -221,7 +220,7 @@ func (r *Run) referenceSizes() (sizes []image.Point) {
 			sizes = append(sizes, image.Pt(r.Width, r.Height))
 			continue
 		}
-		sizes = append(sizes, r.family.(family.Editor).ReferenceSize(img.Bounds().Size(), r.Multiple()))
+		sizes = append(sizes, r.editor(len(r.References)).ReferenceSize(img.Bounds().Size(), r.Multiple()))
 	}
 	return sizes
 }

@@ -251,6 +251,15 @@ func (p *Pipeline) EditSize(references []image.Image) image.Point {
 	return p.family.(family.Editor).EditSize(sizes, p.Multiple())
 }
 
+// editor returns how n reference images are prepared.
+func (p *Pipeline) editor(n int) family.Editor {
+	editor := p.family.(family.Editor)
+	if c, ok := editor.(family.ReferenceCounter); ok {
+		return c.ForReferences(n)
+	}
+	return editor
+}
+
 // firstStep returns the first step that runs, from 0.
 func (r *Request) firstStep() int {
 	switch {

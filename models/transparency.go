@@ -7,6 +7,7 @@ import (
 
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // The values of Request.Background.
@@ -41,7 +42,7 @@ func (r *Run) keepsTransparency() bool {
 
 // fitReference returns a reference image in the size in which it is encoded.
 func (r *Run) fitReference(img input) image.Image {
-	editor := r.family.(family.Editor)
+	editor := r.editor(len(r.References))
 	size := editor.ReferenceSize(img.Bounds().Size(), r.Multiple())
 	cropper, ok := editor.(family.Cropper)
 	if !ok {
@@ -52,6 +53,9 @@ func (r *Run) fitReference(img input) image.Image {
 		image.Image
 		SubImage(image.Rectangle) image.Image
 	})
+	if size.X > before.X || size.Y > before.Y {
+		return picture.Reflect(resized, size)
+	}
 	at := resized.Bounds().Min.Add(before.Sub(size).Div(2))
 	return resized.SubImage(image.Rectangle{at, at.Add(size)})
 }

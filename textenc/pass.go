@@ -15,6 +15,7 @@ type pass struct {
 	batch, tokens int    // sequences, and tokens of each
 	dtype         mlx.Dtype
 	valid         int        // tokens before padding at the end, 0 if there is no such padding
+	endAt         int        // the position of all padding at the end, 0 if its positions go on
 	padding       int        // tokens at the start whose attention is zero, since they see nothing; other tokens do not see them
 	rope          nn.Rope    // set by the model
 	mask          *mlx.Array // [B, 1, tokens, keys], true where a query sees a key; nil without padding at the start
@@ -86,7 +87,11 @@ func (p *pass) positions(axes int) (all [][]int) {
 	for b := range p.batch {
 		padding, first := p.padded(b), p.first(b)
 		for i := range p.tokens {
-			all = append(all, slices.Repeat([]int{first + max(0, i-padding)}, axes))
+			at := first + max(0, i-padding)
+			if p.endAt > 0 && i >= p.valid {
+				at = p.endAt
+			}
+			all = append(all, slices.Repeat([]int{at}, axes))
 		}
 		if same := p.cache.padding == nil && slices.Max(p.cache.behind) == slices.Min(p.cache.behind); same {
 			break

@@ -196,6 +196,17 @@ func (m *Qwen3VL) ForwardImages(ids []int32, images []VisionInput) *mlx.Array {
 	return besides(m.states(mlx.FromInt32(ids, 1, len(ids)), images, newPass(nil, 1, len(ids), m.Dtype)), m.HiddenStates)
 }
 
+// ForwardPadded is Forward with padding after the first valid ids, at least one. No token sees the padding. The rows of
+// padding see all valid tokens, and are all at one position.
+func (m *Qwen3VL) ForwardPadded(ids []int32, valid, position int) *mlx.Array {
+	if valid < 1 || valid > len(ids) {
+		mlx.Throw(fmt.Errorf("%d valid ones of %d token ids for Qwen3-VL, expected at least one", valid, len(ids)))
+	}
+	p := newPass(nil, 1, len(ids), m.Dtype)
+	p.valid, p.endAt = valid, position
+	return besides(m.states(mlx.FromInt32(ids, 1, len(ids)), nil, p), m.HiddenStates)
+}
+
 // states returns hidden states of ids [B, T] by their numbers.
 func (m *Qwen3VL) states(ids *mlx.Array, images []VisionInput, p *pass) map[int]*mlx.Array {
 	var see func([]VisionInput) (*mlx.Array, []*mlx.Array)

@@ -361,7 +361,12 @@ type flux2FeedForward struct {
 }
 
 func (f *flux2FeedForward) Forward(x *mlx.Array) *mlx.Array {
-	return f.Tap(f.LinearOut.ForwardWide(f.Act.Forward(f.LinearIn.Forward(x)), x.Dtype()), x)
+	return f.after(x, mlx.AllColumns(f.LinearIn.Forward(x)))
+}
+
+// after is Forward with the result of LinearIn.
+func (f *flux2FeedForward) after(x *mlx.Array, in mlx.Columns) *mlx.Array {
+	return f.Tap(f.LinearOut.ForwardWide(f.Act.after(nil, in), x.Dtype()), x)
 }
 
 // swiGLU is Flux2SwiGLU: silu(a)·b of [a|b], in float32 for float16.
@@ -371,8 +376,6 @@ type swiGLU struct {
 }
 
 func newSwiGLU() *swiGLU { return &swiGLU{Gate: &nn.SiLU{}} }
-
-func (s *swiGLU) Forward(x *mlx.Array) *mlx.Array { return s.after(nil, mlx.AllColumns(x)) }
 
 // after returns the columns [first, silu(a)·b] of x = [a|b]. first may be nil.
 func (s *swiGLU) after(first *mlx.Array, x mlx.Columns) *mlx.Array {

@@ -367,6 +367,13 @@ func (a *jointAttention) ForwardSelf(x *mlx.Array, qkv []mlx.Columns, j joint) *
 	return a.Tap(j.attend(&a.Module, q, k, v), x, nil, j.emb[0], j.emb[1])
 }
 
+// ForwardOut is ForwardSelf with an output projection. The result may be wide: see [nn.Linear.ForwardWide].
+func (a *jointAttention) ForwardOut(x *mlx.Array, qkv []mlx.Columns, j joint) *mlx.Array {
+	q, k, v := a.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
+	y := a.ToOut[0].(*nn.Linear).ForwardWide(j.attend(&a.Module, q, k, v), x.Dtype())
+	return a.Tap(a.ToOut[1].Forward(y), x, nil, j.emb[0], j.emb[1])
+}
+
 // Pack takes latents [B, C, H, W] to tokens [B, H/2·W/2, 4C], one for each 2×2
 // patch, with the feature index c·4 + dy·2 + dx.
 func Pack(x *mlx.Array) *mlx.Array {

@@ -27,6 +27,11 @@ func NewFluxRope(positions [][]int, dims []int, theta float64) Rope {
 	return newRope(positions, dims, theta, frequency64, func(angle float64) float64 { return angle })
 }
 
+// NewHalvedFluxRope is [NewFluxRope] for positions that are counted in halves, as FLUX.3's are.
+func NewHalvedFluxRope(positions [][]int, dims []int, theta float64) Rope {
+	return newRope(positions, dims, theta, frequency64, func(angle float64) float64 { return angle / 2 })
+}
+
 // NewQwenImageRope is [NewRope] with frequencies rounded to float32 as well, as
 // diffusers does for Qwen-Image.
 func NewQwenImageRope(positions [][]int, dims []int, theta float64) Rope {

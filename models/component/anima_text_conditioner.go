@@ -11,15 +11,19 @@ import (
 // files of ComfyUI and mflux it is in the transformer's.
 var AnimaTextConditioner = &Class{
 	Name: "AnimaTextConditioner", Library: "diffusers", Role: TextEncoder, Folder: "text_conditioner",
+	// mflux has the names, after llm_adapter, in the transformer's files
+	MFlux: []*layout.Table{{Metadata: mfluxKey, Signature: animaSignature}},
 	Original: []*layout.Table{{
 		Prefixes:  append(under(animaAdapter+".", append(animaPrefixes, "")...), "text_conditioner."),
-		Signature: []string{"embed.weight", "blocks.0.cross_attn.q_proj.weight", "out_proj.bias"},
+		Signature: animaSignature,
 	}},
 	LoRAHint: &lora.Hint{For: "Anima", Names: regexp.MustCompile(animaAdapter + `[._]|text_conditioner\.`)},
 	Infer:    inferAnima,
 	// the weights of 4 bits change its output by a third
 	Quantization: []QuantizationRule{{"*", 8}},
 }
+
+var animaSignature = []string{"embed.weight", "blocks.0.cross_attn.q_proj.weight", "out_proj.bias"}
 
 // under appends a name to prefixes.
 func under(name string, prefixes ...string) (all []string) {

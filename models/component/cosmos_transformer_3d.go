@@ -18,11 +18,9 @@ var animaPrefixes = append(slices.Clone(transformerPrefixes), "net.")
 // CosmosTransformer3DModel is the transformer of Anima.
 var CosmosTransformer3DModel = &Class{
 	Name: "CosmosTransformer3DModel", Library: "diffusers", Role: Transformer, Folder: Transformers,
+	MFlux: []*layout.Table{{Metadata: mfluxKey, Rules: cosmosRules(), Signature: cosmosSignature}},
 	Original: []*layout.Table{
-		{
-			Prefixes: animaPrefixes, Rules: cosmosRules(),
-			Signature: []string{"x_embedder.proj.1.weight", "t_embedding_norm.weight", "blocks.0.adaln_modulation_self_attn.1.weight"},
-		},
+		{Prefixes: animaPrefixes, Rules: cosmosRules(), Signature: cosmosSignature},
 		{Prefixes: transformerPrefixes, Signature: []string{
 			"patch_embed.proj.weight", "time_embed.t_embedder.linear_1.weight", "transformer_blocks.0.norm1.linear_1.weight",
 		}},
@@ -36,6 +34,11 @@ var CosmosTransformer3DModel = &Class{
 	FLOPs: func(model any, image, text int) float64 {
 		return cosmosFLOPs(model.(*transformer.Cosmos).Config, image, text)
 	},
+}
+
+// cosmosSignature are names of Cosmos-Predict2.
+var cosmosSignature = []string{
+	"x_embedder.proj.1.weight", "t_embedding_norm.weight", "blocks.0.adaln_modulation_self_attn.1.weight",
 }
 
 // cosmosRules returns the rules for the names of Cosmos-Predict2, which ComfyUI's files have too.

@@ -10,6 +10,7 @@ import (
 // All lists the classes with weights, in the order in which files are searched for
 // them.
 var All = named(
+	Flux3Transformer2DModel,
 	Flux2Transformer2DModel, // before FluxTransformer2DModel, whose names occur in LoRAs for both
 	FluxTransformer2DModel,
 	ZImageTransformer2DModel,

@@ -216,6 +216,13 @@ type Cropper interface {
 	Uncropped(size image.Point) image.Point
 }
 
+// A ReferenceCounter is an Editor that prepares reference images in another way if there are more of them.
+type ReferenceCounter interface {
+	// ForReferences returns the methods for n reference images. If an image in the size of Uncropped is smaller than
+	// ReferenceSize, its border is reflected.
+	ForReferences(n int) Editor
+}
+
 // A ReferenceReplacer is an Editor of one image: the image to inpaint, or in its place another one that
 // is given besides it.
 type ReferenceReplacer interface{ ReplacesInpainted() }

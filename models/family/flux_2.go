@@ -3,7 +3,6 @@ package family
 import (
 	"fmt"
 	"image"
-	"math"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -115,6 +114,7 @@ var (
 type flux2 struct {
 	defaultMethods
 	unpatched
+	megapixelReferences
 	cached      bool
 	distilled   bool
 	textEncoder *textenc.Qwen3
@@ -233,7 +233,6 @@ func (f *flux2) Mu(_ scheduler.DynamicShift, tokens, steps int) float64 {
 const (
 	flux2MinSide   = 64
 	flux2MaxAspect = 8
-	flux2MaxArea   = 1024 * 1024
 )
 
 func (f *flux2) CheckReferences(int) error { return nil }
@@ -246,26 +245,6 @@ func (f *flux2) CheckReference(size image.Point) error {
 		return fmt.Errorf("has %dx%d pixels, and one side may be at most %d times as long as the other (crop it)", w, h, flux2MaxAspect)
 	}
 	return nil
-}
-
-func (f *flux2) ReferenceSize(size image.Point, multiple int) image.Point {
-	size = f.Uncropped(size)
-	return image.Pt(size.X/multiple*multiple, size.Y/multiple*multiple)
-}
-
-// Uncropped returns the size of an image after it is reduced to a megapixel, if it is larger.
-func (f *flux2) Uncropped(size image.Point) image.Point {
-	area := size.X * size.Y
-	if area <= flux2MaxArea {
-		return size
-	}
-	scale := math.Sqrt(flux2MaxArea / float64(area))
-	return image.Pt(int(float64(size.X)*scale), int(float64(size.Y)*scale))
-}
-
-// EditSize returns the size of the first image.
-func (f *flux2) EditSize(sizes []image.Point, multiple int) image.Point {
-	return f.ReferenceSize(sizes[0], multiple)
 }
 
 func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {

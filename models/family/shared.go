@@ -3,6 +3,7 @@ package family
 import (
 	"fmt"
 	"image"
+	"math"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -95,6 +96,31 @@ func (s ownSigmas) Sigmas(steps int) []float32 {
 		sigmas[i] = float32(float64(ends[at])*(1-part) + float64(ends[at+1])*part)
 	}
 	return sigmas
+}
+
+// megapixelReferences has methods of [Editor] and [Cropper] of a family that reduces reference images to a megapixel, if
+// they are larger, and crops them.
+type megapixelReferences struct{}
+
+func (r megapixelReferences) ReferenceSize(size image.Point, multiple int) image.Point {
+	size = r.Uncropped(size)
+	return image.Pt(size.X/multiple*multiple, size.Y/multiple*multiple)
+}
+
+// Uncropped returns the size of an image after it is reduced.
+func (megapixelReferences) Uncropped(size image.Point) image.Point {
+	const most = 1024 * 1024
+	area := size.X * size.Y
+	if area <= most {
+		return size
+	}
+	scale := math.Sqrt(most / float64(area))
+	return image.Pt(int(float64(size.X)*scale), int(float64(size.Y)*scale))
+}
+
+// EditSize returns the size of the first image.
+func (r megapixelReferences) EditSize(sizes []image.Point, multiple int) image.Point {
+	return r.ReferenceSize(sizes[0], multiple)
 }
 
 // unpatched has LatentShape for a family whose transformer takes the autoencoder's latents as they are.
