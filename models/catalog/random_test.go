@@ -33,7 +33,7 @@ func TestPublishedConfigs(t *testing.T) {
 	krea2 := map[string]float64{"transformer": 12.82, "text_encoder": 3.92, "vae": 0.1246}
 	dev := map[string]float64{"transformer": 32.22, "text_encoder": 17.34, "vae": 0.0840}
 	want := map[string]map[string]float64{
-		"anima": {"transformer": 1.956, "text_conditioner": 0.1347, "text_encoder": 0.596, "vae": 0.1246},
+		"anima":     {"transformer": 1.956, "text_conditioner": 0.1347, "text_encoder": 0.596, "vae": 0.1246},
 		"flux2-dev": dev,
 		"krea-2":    krea2, "krea-2-raw": krea2,
 		"qwen-image-2.1": qwen21, "qwen-image-2.1-turbo": qwen21,

@@ -91,7 +91,7 @@ func (a *anima) PromptEncodings([]image.Image) []PromptEncoding {
 	}
 	return []PromptEncoding{states, {
 		Tokenizer: "t5_tokenizer", Encoder: "text_conditioner", IDs: "input_ids_2", Embeds: "embeds", Shape: []int{-1, -1},
-		Tokenize: template{}.special, After: &states,
+		Tokenize: template{}.special, After: &states, LeastRows: a.conditioner.Config.MinSequenceLength,
 		EncodeAfter: func(ids []int32, states *mlx.Array) *mlx.Array {
 			return a.conditioner.Forward(states.ExpandDims(0), ids).Squeeze(0)
 		},

@@ -326,6 +326,8 @@ type PromptEncoding struct {
 	// After describes.
 	EncodeAfter func(ids []int32, output *mlx.Array) *mlx.Array
 	After       *PromptEncoding
+	// LeastRows is the least number of rows of the output, which has more than ids for short prompts.
+	LeastRows int
 	// NeedsIDs reports that the predictor needs the ids of the prompt besides the output: they are
 	// determined even if the output is overridden.
 	NeedsIDs bool
