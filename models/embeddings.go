@@ -231,6 +231,9 @@ func (r *Run) embeddingsKey(t *family.PromptEncoding, prompt *prompt) []byte {
 	for _, dir := range folders(t) {
 		k.Files = append(k.Files, c.folders[dir])
 	}
+	if t.After != nil {
+		k.LoRAs = slices.Concat(k.LoRAs, c.loras[t.After.Encoder])
+	}
 	if t.SeesReferences {
 		for _, img := range r.references() {
 			k.Images = append(k.Images, hex.EncodeToString(img.hash[:]))
@@ -310,6 +313,9 @@ func (r *Run) toDisk(key []byte, embeds *mlx.Array, tokens *family.Tokens) {
 // folders lists the folders of the components that a prompt goes through.
 func folders(t *family.PromptEncoding) []string {
 	list := []string{t.Encoder, t.Tokenizer}
+	if t.After != nil {
+		list = append(list, folders(t.After)...)
+	}
 	if t.SeesReferences {
 		list = append(list, processors)
 	}

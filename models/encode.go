@@ -33,7 +33,11 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 	}
 	var all []*mlx.Array
 	for i, t := range encodings {
-		embeds, err := r.encodeText(&t, prompt, &prompt.tokens[i])
+		var after *mlx.Array
+		if t.After != nil {
+			after = all[slices.IndexFunc(encodings, func(e family.PromptEncoding) bool { return e.Embeds == t.After.Embeds })]
+		}
+		embeds, err := r.encodeText(&t, prompt, &prompt.tokens[i], after)
 		if err != nil {
 			return nil, err
 		}
@@ -49,8 +53,9 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 	return all, nil
 }
 
-// encodeText returns the output of one text encoder for a prompt.
-func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens *family.Tokens) (*mlx.Array, error) {
+// encodeText returns the output of one text encoder for a prompt. after is that of the encoding before, which it
+// takes too, or nil.
+func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens *family.Tokens, after *mlx.Array) (*mlx.Array, error) {
 	tap := prompt.name + "." + t.Embeds
 	if r.isOverridden(tap, -1) {
 		x, err := override(r.Overrides, tap, -1, r.dtype, t.Shape...)
@@ -71,7 +76,7 @@ func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens *famil
 	if err != nil {
 		return nil, err
 	}
-	embeds, err := r.runTextEncoder(t, ids, tap)
+	embeds, err := r.runTextEncoder(t, ids, after, tap)
 	if err == nil && key != nil {
 		r.toDisk(key, embeds, tokens)
 	}
@@ -79,7 +84,7 @@ func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens *famil
 }
 
 // runTextEncoder returns the output of a text encoder, which is loaded if necessary.
-func (r *Run) runTextEncoder(t *family.PromptEncoding, ids []int32, tap string) (*mlx.Array, error) {
+func (r *Run) runTextEncoder(t *family.PromptEncoding, ids []int32, after *mlx.Array, tap string) (*mlx.Array, error) {
 	if err := r.ensureLoaded(t.Encoder); err != nil {
 		return nil, err
 	}
@@ -88,7 +93,7 @@ func (r *Run) runTextEncoder(t *family.PromptEncoding, ids []int32, tap string) 
 		return nil, err
 	}
 	embeds := mlx.Scope(func() *mlx.Array {
-		x := r.runEncoder(t, ids, first, end)
+		x := r.runEncoder(t, ids, after, first, end)
 		if limit := r.tokenLimit(t); t.LimitsRows && x.Dim(0) > limit {
 			x = x.Slice(0, 0, limit)
 		}
@@ -158,11 +163,14 @@ func (r *Run) givenIDs(t *family.PromptEncoding, prompt *prompt, tokens *family.
 	return ids, nil
 }
 
-func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32, first, end int) *mlx.Array {
-	if t.EncodeMasked == nil {
-		return t.Encode(ids)
+func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32, after *mlx.Array, first, end int) *mlx.Array {
+	switch {
+	case t.EncodeAfter != nil:
+		return t.EncodeAfter(ids, after)
+	case t.EncodeMasked != nil:
+		return t.EncodeMasked(ids, first, end)
 	}
-	return t.EncodeMasked(ids, first, end)
+	return t.Encode(ids)
 }
 
 // validIDs returns where the ids without padding begin and end, which encodings with a mask need.

@@ -113,7 +113,7 @@ func (e *estimator) encode() (tokens []int, encoder string) {
 		rows := 0
 		for i, t := range e.family.PromptEncodings(e.References) {
 			n := e.textTokens(&t, prompt, i)
-			rows = max(0, n-t.PrefixTokens)
+			rows = max(0, n-t.PrefixTokens, t.LeastRows)
 			if t.LimitsRows {
 				rows = min(rows, e.tokenLimit(&t))
 			}

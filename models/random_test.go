@@ -82,7 +82,7 @@ func TestRandomModels(t *testing.T) {
 					return result
 				}
 				first := generate("a", false)
-				tokens := length + c.References*c.Seen
+				tokens := max(length+c.References*c.Seen, c.Rows)
 				if c.Padded {
 					tokens = limit
 				}

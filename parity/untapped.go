@@ -16,10 +16,10 @@ var untappedRules = []component.Untapped{{
 	Names:  regexp.MustCompile(`\.dropout|\.to_out\.1([@#:]|$)`),
 	Reason: "dropout, which does nothing",
 }, {
-	Names:  regexp.MustCompile(`\.rotary_emb|:in\.position_(embeddings|ids)|^transformer\..*:in\.freqs_cis$`),
+	Names:  regexp.MustCompile(`\.rotary_emb|:in\.(\w+_)?position_(embeddings|ids)|^transformer\..*:in\.freqs_cis$`),
 	Reason: "positions and their rotary tables, which are no module's tensors here",
 }, {
-	Names:  regexp.MustCompile(`[.:]in\.(attention_mask|attn_mask|mm_token_type_ids|cu_seqlens)$|\.attention_mask$`),
+	Names:  regexp.MustCompile(`[.:]in\.(\w*attention_mask|padding_mask|attn_mask|mm_token_type_ids|cu_seqlens)$|\.attention_mask$`),
 	Reason: "masks, positions of images and bounds of windows, which are computed where they are used",
 }, {
 	Names:  regexp.MustCompile(`^text_encoder.*:out\.hidden_states\.\d+$`),

@@ -143,6 +143,12 @@ func run(t *testing.T, folder string, h how, g golden) *mlx.Array {
 		return openCLIP(t, folder, h).Forward(g.ids())
 	case "t5":
 		return openT5(t, folder, h).Forward(g.ids())
+	case "anima":
+		c := textenc.DefaultAnimaConfig()
+		config(t, folder, &c)
+		m := textenc.NewAnimaTextConditioner(c, h.dtype)
+		loadEncoder(t, folder, m, h, nil, nil)
+		return m.Forward(g["source"], g.ids())
 	default:
 		return openQwen3(t, folder, h, g).ForwardPadded(g.ids(), g.valid())
 	}
@@ -191,6 +197,8 @@ var models = []struct {
 	{folder: "qwen3-published", bfloat: 0.05},
 	{folder: "qwen3-small", eps: 1e-6, bfloat: 0.05},
 	{folder: "qwen3-whole", bfloat: 0.05},
+	{folder: "anima-published", bfloat: 0.05},
+	{folder: "anima-small", bfloat: 0.05},
 }
 
 func TestAgainstTransformers(t *testing.T) {
@@ -262,8 +270,8 @@ func TestModules(t *testing.T) {
 			compared++
 		})
 	}
-	if compared != 3 {
-		t.Errorf("%d models compared, expected one of each kind", compared)
+	if compared != 5 {
+		t.Errorf("%d models compared, expected one or two of each kind", compared)
 	}
 }
 

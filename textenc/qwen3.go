@@ -137,7 +137,11 @@ func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
 	}
 	p := newPass(nil, 1, len(ids), m.Dtype)
 	p.valid = valid
-	return besides(m.states(m.EmbedTokens.Forward(ids, m.Dtype), p), m.HiddenStates)
+	out := besides(m.states(m.EmbedTokens.Forward(ids, m.Dtype), p), m.HiddenStates)
+	if len(m.HiddenStates) == 1 && m.HiddenStates[0] == m.Config.NumHiddenLayers { // as transformers returns it
+		out = m.Tap(out, mlx.FromInt32(ids, 1, len(ids)))
+	}
+	return out
 }
 
 // states returns hidden states of embeddings by their numbers.

@@ -152,8 +152,8 @@ func parameter(name string, shape []int, kind string, norms float32) *mlx.Array 
 		scale = math.Sqrt(3 / float64(shape[1]))
 	}
 	if !isNorm && kind == "small" {
-		for _, part := range []string{"x_embedder", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.", ".add_q_proj.",
-			".add_k_proj."} {
+		for _, part := range []string{"x_embedder", ".patch_embed.", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.",
+			".add_q_proj.", ".add_k_proj."} {
 			if strings.Contains("."+name, part) {
 				scale *= 0.03
 				break
@@ -275,6 +275,7 @@ func (c goldenCase) observe(t testing.TB, points *hooks.Points, tolerance float6
 	}
 }
 
-// referenceOnly lists inputs that only the reference's modules have: times and guidance
-// scale themselves. Our models get their sinusoids.
-var referenceOnly = regexp.MustCompile(`:in\.(timestep|guidance)$|time_(proj|embed)@.*:in\.0$|time_(text|guidance)_embed@[^:]*:in\.[01]$`)
+// referenceOnly lists inputs that only the reference's modules have: times, guidance
+// scale and masks of no padding themselves. Our models get their sinusoids.
+var referenceOnly = regexp.MustCompile(
+	`:in\.(timestep|guidance|padding_mask)$|time_proj@.*:in\.0$|time_((text|guidance)_)?embed@[^:]*:in\.[01]$`)

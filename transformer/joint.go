@@ -199,15 +199,22 @@ type dropout struct{ nn.Module }
 
 func (d *dropout) Forward(x *mlx.Array) *mlx.Array { return d.Tap(x, x) }
 
-// feedForward is FeedForward with activation_fn "gelu-approximate". Its output may be
-// wide: see [nn.Linear.ForwardWide].
+// feedForward is FeedForward with GELU. Its output may be wide: see [nn.Linear.ForwardWide].
 type feedForward struct {
 	nn.Module
 	Net []nn.Layer `w:"net"`
 }
 
+// newFeedForward declares one with activation_fn "gelu-approximate".
 func newFeedForward(dim, hidden int) *feedForward {
 	return &feedForward{Net: []nn.Layer{&geluLinear{Proj: nn.NewLinear(dim, hidden, true)}, &dropout{}, nn.NewLinear(hidden, dim, true)}}
+}
+
+// newPlainFeedForward declares one with activation_fn "gelu" and without biases.
+func newPlainFeedForward(dim, hidden int) *feedForward {
+	return &feedForward{Net: []nn.Layer{
+		&geluLinear{Proj: nn.NewLinear(dim, hidden, false), exact: true}, &dropout{}, nn.NewLinear(hidden, dim, false),
+	}}
 }
 
 func (f *feedForward) Forward(x *mlx.Array) *mlx.Array {
@@ -228,14 +235,20 @@ func wideSwiGLU(first *mlx.Array, a, b mlx.Columns) *mlx.Array {
 	return mlx.SwiGLU(first, a, b)
 }
 
-// geluLinear is diffusers' GELU with approximate "tanh".
+// geluLinear is diffusers' GELU, with approximate "tanh" unless it is exact.
 type geluLinear struct {
 	nn.Module
 	Proj *nn.Linear `w:"proj"`
+
+	exact bool
 }
 
 func (g *geluLinear) Forward(x *mlx.Array) *mlx.Array {
-	return g.Tap(mlx.ConcatGELU(nil, mlx.AllColumns(g.Proj.Forward(x))), x)
+	y := g.Proj.Forward(x)
+	if g.exact {
+		return g.Tap(y.GELU(), x)
+	}
+	return g.Tap(mlx.ConcatGELU(nil, mlx.AllColumns(y)), x)
 }
 
 // posEmbed is FluxPosEmbed or Flux2PosEmbed, whose tables are computed on the host.

@@ -18,6 +18,7 @@ type Model struct {
 	Fills      bool    // every run has an image with a mask
 	Variant    bool    // its networks are those of another row: tests that take long leave it out
 	Padded     bool    // its transformer gets prompts that are padded to their limit
+	Rows       int     // rows of the text that its transformer gets at least
 	Seen       int     // tokens of the prompt for each reference image of 80x64 pixels
 	Single     bool    // there are single files of such models, in their makers' layout
 	Left       string  // what the names of tensors begin with that saving in mflux's layout leaves out, separated by spaces
@@ -96,6 +97,11 @@ var Models = []Model{
 	}},
 	{Name: "qwen-image-21-turbo", Variable: "QWEN21_TURBO_MODEL", Guidance: 1, References: 1, Seen: 2},
 	{Name: "krea-2", Variable: "KREA_MODEL", Single: true, Left: "text_encoder/visual.", Variant: true},
+	{Name: "anima", Variable: "ANIMA_MODEL", Guidance: 3, Rows: 30, Single: true, configs: map[string]string{
+		"transformer":      `{"attention_head_dim": 64, "num_attention_heads": 2, "text_embed_dim": 128, "adaln_lora_dim": 64}`,
+		"text_conditioner": `{"source_dim": 128, "target_dim": 128, "model_dim": 128}`,
+		"text_encoder":     `{"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}`,
+	}},
 	{Name: "krea-2-raw", Variable: "KREA_RAW_MODEL", Guidance: 3, Left: "text_encoder/visual.", configs: map[string]string{
 		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 384,
 			"axes_dims_rope": [8, 12, 12], "text_hidden_dim": 128, "text_num_attention_heads": 4, "text_intermediate_size": 256}`,

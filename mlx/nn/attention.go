@@ -54,6 +54,8 @@ func scale(q *mlx.Array) float32 { return float32(1 / math.Sqrt(float64(q.Dim(-1
 type AttentionOptions struct {
 	// Rotate applies the rotary embedding to q and k, [B, H, L, D].
 	Rotate func(*mlx.Array) *mlx.Array
+	// RotateK, if it is set, applies the rotary embedding to k in place of Rotate.
+	RotateK func(*mlx.Array) *mlx.Array
 	// Scale is the factor of q·kᵀ, 1/√D if it is 0.
 	Scale float64
 	// Mask, if not nil, is broadcast to the scores [B, H, Lq, Lk]. A boolean mask is
@@ -170,7 +172,11 @@ func (m *Module) RotateQK(o AttentionOptions, q, k *mlx.Array) (*mlx.Array, *mlx
 	if o.Rotate == nil {
 		return q, k
 	}
-	return o.Rotate(m.tapInner(o, hooks.QUnrotated, q)), o.Rotate(m.tapInner(o, hooks.KUnrotated, k))
+	rotateK := o.Rotate
+	if o.RotateK != nil {
+		rotateK = o.RotateK
+	}
+	return o.Rotate(m.tapInner(o, hooks.QUnrotated, q)), rotateK(m.tapInner(o, hooks.KUnrotated, k))
 }
 
 // TapQKV passes q, k and v [B, H, L, D] by the hook as attention gets them, and the

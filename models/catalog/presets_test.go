@@ -64,6 +64,7 @@ func TestPresets(t *testing.T) {
 	flux2Dev := family.Licence{Name: "FLUX [dev] Non-Commercial License", Commercial: family.CommercialForbidden}
 	flux3 := family.Licence{Name: "FLUX Kommunity License v1.0", Commercial: family.CommercialConditional}
 	qwen21 := family.Licence{Name: "Qwen Research License", Commercial: family.CommercialForbidden}
+	anima := family.Licence{Name: "CircleStone Labs Non-Commercial License", Commercial: family.CommercialForbidden}
 	krea2 := family.Licence{Name: "Krea 2 Community License", Commercial: family.CommercialConditional}
 	tests := []struct {
 		names string
@@ -123,6 +124,8 @@ func TestPresets(t *testing.T) {
 			Defaults: family.Defaults{Steps: 8, MaxSequenceLength: 512}}},
 		{"krea-2-raw krea2-raw", catalog.Preset{Repo: "krea/Krea-2-Raw", Licence: krea2, Gated: true,
 			Defaults: family.Defaults{Steps: 52, Guidance: 3.5, MaxSequenceLength: 512}}},
+		{"anima anima-base", catalog.Preset{Repo: "circlestone-labs/Anima-Base-v1.0-Diffusers", Licence: anima,
+			Defaults: family.Defaults{Steps: 30, Guidance: 4, MaxSequenceLength: 512}}},
 	}
 	if len(tests) != len(catalog.Presets) {
 		t.Errorf("%d presets, expected %d", len(catalog.Presets), len(tests))

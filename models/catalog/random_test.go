@@ -35,6 +35,7 @@ func TestPublishedConfigs(t *testing.T) {
 	flux3Base := map[string]float64{"transformer": 5.538, "text_encoder": 3.619, "vae": 0.0840}
 	dev := map[string]float64{"transformer": 32.22, "text_encoder": 17.34, "vae": 0.0840}
 	want := map[string]map[string]float64{
+		"anima":       {"transformer": 1.956, "text_conditioner": 0.1347, "text_encoder": 0.596, "vae": 0.1246},
 		"flux2-dev":   dev,
 		"flux3-klein": flux3, "flux3-klein-base": flux3Base,
 		"krea-2": krea2, "krea-2-raw": krea2,

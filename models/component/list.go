@@ -17,6 +17,7 @@ var All = named(
 	QwenImage21Transformer2DModel, // before QwenImageTransformer2DModel, whose LoRAs have names of its feed-forwards
 	QwenImageTransformer2DModel,
 	Krea2Transformer2DModel,
+	CosmosTransformer3DModel,
 	AutoencoderKLFlux2, // before AutoencoderKL, whose tensors are a subset
 	AutoencoderKL,
 	AutoencoderKLQwenImage21, // before AutoencoderKLQwenImage, whose diffusers' names it has too
@@ -24,6 +25,7 @@ var All = named(
 	AutoencoderTiny,
 	CLIPTextModel,
 	T5EncoderModel,
+	AnimaTextConditioner,
 	Qwen35ForConditionalGeneration,  // before those whose names occur in its files
 	Qwen3VLForConditionalGeneration, // before Qwen3Model, whose names occur in its files
 	Qwen3Model,

@@ -322,6 +322,12 @@ type PromptEncoding struct {
 	// EncodeMasked replaces Encode for text encoders that mask padding: only the ids from first to end,
 	// exclusive, are not padding. It needs the tokenizer even if the ids are overridden.
 	EncodeMasked func(ids []int32, first, end int) *mlx.Array
+	// EncodeAfter replaces Encode for a text encoder that takes the output of an earlier encoding too, which
+	// After describes.
+	EncodeAfter func(ids []int32, output *mlx.Array) *mlx.Array
+	After       *PromptEncoding
+	// LeastRows is the least number of rows of the output, which has more than ids for short prompts.
+	LeastRows int
 	// NeedsIDs reports that the predictor needs the ids of the prompt besides the output: they are
 	// determined even if the output is overridden.
 	NeedsIDs bool

@@ -16,7 +16,7 @@ import (
 )
 
 // All lists the supported families.
-var All = []*Family{ZImage, Flux1, Flux2, QwenImage, QwenImage21, Krea2, Flux3}
+var All = []*Family{ZImage, Flux1, Flux2, Flux3, QwenImage, QwenImage21, Krea2, Anima}
 
 // Classes lists the names of the supported pipeline classes, sorted.
 func Classes() (names []string) {
@@ -104,7 +104,7 @@ func IndexOf(class string) index.Index {
 func Of(fsys fs.FS, x index.Index) (*Class, error) {
 	if c := Find(x.Class); c != nil {
 		for _, m := range c.Components {
-			if repo, ok := x.Elsewhere[m.Folder]; ok && m.Class.Role != component.Scheduler {
+			if repo, ok := x.Elsewhere[m.Folder]; ok && m.Class.Role != component.Scheduler && !m.Class.Tokenizes() {
 				return nil, fmt.Errorf("%s: the %s of this modular pipeline is in %s, and not in the folder "+
 					"(copy the component's files to %s)", checkpoint.FullName(fsys, index.Name(fsys)), m.Folder, repo,
 					checkpoint.FullName(fsys, m.Folder))

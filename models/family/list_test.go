@@ -31,6 +31,7 @@ var diffusersClasses = map[string]string{
 	"ZImagePipeline": "ZImagePipeline", "ZImageImg2ImgPipeline": "ZImagePipeline", "ZImageInpaintPipeline": "ZImagePipeline",
 	"ZImageOmniPipeline": "SigLIP", "ZImageControlNetPipeline": "a ControlNet",
 	"ZImageControlNetInpaintPipeline": "a ControlNet", "Krea2Pipeline": "Krea2Pipeline",
+	"AnimaModularPipeline":     "AnimaModularPipeline",
 	"StableDiffusion3Pipeline": `"StableDiffusion3Pipeline"; this version runs`,
 }
 

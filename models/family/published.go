@@ -75,6 +75,10 @@ var (
 		"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu",
 		"dense_act_fn": "gelu_new", "is_gated_act": true,
 	}
+	qwen3Of06B = tied(map[string]any{
+		"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+		"num_key_value_heads": 8, "head_dim": 128, "rope_theta": 1e6,
+	})
 	qwen3Of4B   = tied(qwen3(2560, 9728))
 	qwen3Of8B   = qwen3(4096, 12288)
 	qwen3VLOf4B = map[string]any{

@@ -73,6 +73,14 @@ func (w template) padded(t *tokenizer.Tokenizer, prompt string, limit int) (Toke
 	return tokens, w.lost(t, prompt, limit-t.Special(), &tokens)
 }
 
+// special tokenizes the prompt in its template with the tokenizer's own special tokens, and truncates to the
+// limit. The special tokens at the end are kept.
+func (w template) special(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
+	tokens, err := w.padded(t, prompt, limit)
+	tokens.IDs = tokens.IDs[:min(tokens.Total, len(tokens.IDs))]
+	return tokens, err
+}
+
 // lost sets Tokens.Lost for a prompt that is cut, with its template, to n tokens.
 func (w template) lost(t *tokenizer.Tokenizer, prompt string, n int, tokens *Tokens) error {
 	rest, err := t.Rest(w.text(prompt), n)

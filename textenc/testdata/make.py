@@ -6,7 +6,7 @@ With the packages of scripts/reference/requirements.txt, and torchvision 0.29.2:
 
 A folder of each holds the model (config.json, model.safetensors in bfloat16) and golden.safetensors:
 
-    ids        the token ids, and for Qwen3 valid, the number of those that are no padding, and states, the hidden
+    ids        the token ids, and for Anima's conditioner source, the hidden states of Qwen3, for Qwen3 valid, the number of those that are no padding, and states, the hidden
                states that are asked for
     output     CLIP's pooled output, T5's last hidden state, Qwen3's hidden states side by side
     NAME       with modules=True: the output of module NAME, as named_modules() calls it
@@ -41,6 +41,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from diffusers import AnimaTextConditioner
 from safetensors.torch import load_file, save_file
 from transformers import (
     CLIPTextConfig,
@@ -140,6 +141,12 @@ def main():
             head_dim=8, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **qwen3,
         ),
         valid=12, length=12, states=[2],
+    )  # fmt: skip
+    anima_model("anima-published", dict(source_dim=12, target_dim=16, model_dim=16, num_attention_heads=2), modules=True)
+    anima_model(
+        "anima-small",
+        dict(source_dim=16, target_dim=12, model_dim=24, num_attention_heads=3, mlp_ratio=2.5, min_sequence_length=5),
+        small=True, modules=True,
     )  # fmt: skip
     qwen25vl_model(
         "qwen25vl-published",
@@ -273,6 +280,20 @@ def qwen3_model(name, config, valid, length, states, published=False, small=Fals
     output = torch.cat([hidden[i] for i in states], dim=-1)
     more = {"valid": torch.tensor([valid], dtype=torch.int32), "states": torch.tensor(states, dtype=torch.int32)}
     finish(name, ids, output, record | more)
+
+
+def anima_model(name, config, small=False, modules=False):
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model = AnimaTextConditioner(num_layers=2, target_vocab_size=40, **config)
+    draw(model, name, small)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    model = AnimaTextConditioner.from_pretrained(folder).float().eval()
+    ids = torch.randint(40, (1, 7), generator=torch.Generator().manual_seed(4))
+    source = torch.randn(1, 4, config["source_dim"], generator=torch.Generator().manual_seed(5))
+    record = outputs(model, modules, lambda m: m(source, ids))
+    record.pop("text_encoder.rotary_emb", None)
+    finish(name, ids, model(source, ids), record | {"source": source})
 
 
 IMAGE, START, END = 37, 35, 36
@@ -505,6 +526,14 @@ def begin(name, kind, config, small):
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     model = kind(config)
+    draw(model, name, small)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
+    return kind.from_pretrained(folder, dtype=torch.float32).eval(), folder / "model.safetensors"
+
+
+def draw(model, name, small):
+    """Draws random weights."""
     random = torch.Generator().manual_seed(sum(name.encode()))
     for path, p in sorted(model.named_parameters()):
         n = torch.randn(p.shape, generator=random)
@@ -518,14 +547,11 @@ def begin(name, kind, config, small):
             n /= math.sqrt(p[0].numel())
         elif "embed" not in path and "shared" not in path and "relative" not in path:
             n /= math.sqrt(p.shape[1])
-        if kind is T5EncoderModel and path.endswith("SelfAttention.q.weight"):
-            n *= config.d_kv**-0.5  # as T5 itself draws them: its scores are not scaled
+        if isinstance(model, T5EncoderModel) and path.endswith("SelfAttention.q.weight"):
+            n *= model.config.d_kv**-0.5  # as T5 itself draws them: its scores are not scaled
         if small and p.dim() > 1 and re.search(SMALL, path):
             n *= 0.03
         p.copy_(n)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    (folder / "model.safetensors").chmod(0o644)
-    return kind.from_pretrained(folder, dtype=torch.float32).eval(), folder / "model.safetensors"
 
 
 def outputs(model, wanted, run):
@@ -559,6 +585,8 @@ def outputs(model, wanted, run):
     run(model)
     for hook in hooks:
         hook.remove()
+    if isinstance(model, AnimaTextConditioner):
+        return record
     if isinstance(model, Qwen2_5_VLForConditionalGeneration):
         return record | qwenvl_inner(model, run, modeling_qwen2_5_vl)
     if isinstance(model, Qwen3VLForConditionalGeneration):

@@ -1,5 +1,5 @@
-"""Writes flux.json, flux2.json, qwenimage.json, qwenimage21.json and krea2.json beside it: what diffusers computes in
-float32 with small random transformers.
+"""Writes flux.json, flux2.json, qwenimage.json, qwenimage21.json, krea2.json and cosmos.json beside it: what diffusers
+computes in float32 with small random transformers.
 
     PYTHONPATH=scripts/reference .setup/reference/bin/python transformer/testdata/make.py
 
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from diffusers import (
+    CosmosTransformer3DModel,
     Flux2Transformer2DModel,
     FluxTransformer2DModel,
     Krea2Pipeline,
@@ -31,7 +32,7 @@ from gomflux_reference.inner import observe
 from gomflux_reference.record import Recorder
 
 SAMPLES = 4
-SMALL = ("x_embedder", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.", ".add_q_proj.", ".add_k_proj.")
+SMALL = ("x_embedder", ".patch_embed.", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.", ".add_q_proj.", ".add_k_proj.")
 
 
 def numbers(name: str, shape) -> np.ndarray:
@@ -245,6 +246,24 @@ def krea2(model, case: dict):
     return [unpack(out, h, w)], taps
 
 
+def cosmos(model, case: dict):
+    config = model.config
+    b, h, w = case["batch"], case["height"], case["width"]
+    text = inputs("text", case["texts"], case["text"], config.text_embed_dim)
+    out, taps = recorded(
+        model,
+        lambda: model(
+            hidden_states=inputs("latents", b, config.in_channels, h, w)[:, :, None],
+            timestep=torch.full([b], case["timestep"]) / 1000,
+            encoder_hidden_states=text.expand(b, -1, -1),
+            padding_mask=torch.zeros(1, 1, 8 * h, 8 * w),
+            return_dict=False,
+        )[0],
+        case.get("tap", False),
+    )
+    return [out[:, :, 0]], taps
+
+
 def qwenimage21(model, case: dict):
     config = model.config
     b, h, w = case["batch"], case["height"], case["width"]
@@ -438,6 +457,30 @@ def main():
         ]),
         (qwenimage21_b | {"causal_condition": False}, "ordinary", [
             one | size | two | {"kv": False, "tap": True},
+        ]),
+    ])  # fmt: skip
+
+    cosmos_a = {
+        "in_channels": 4, "out_channels": 4, "num_layers": 2, "attention_head_dim": 20, "num_attention_heads": 2,
+        "mlp_ratio": 4.0, "text_embed_dim": 14, "adaln_lora_dim": 6, "rope_scale": [1.0, 4.0, 4.0],
+        "extra_pos_embed_type": None,
+    }  # fmt: skip
+    cosmos_b = cosmos_a | {
+        "in_channels": 6, "out_channels": 6, "num_layers": 1, "attention_head_dim": 26, "num_attention_heads": 3,
+        "mlp_ratio": 2.5, "text_embed_dim": 20, "adaln_lora_dim": 10, "rope_scale": [2.0, 1.0, 3.0],
+        "concat_padding_mask": False, "max_size": [128, 12, 20],
+    }  # fmt: skip
+    size = {"height": 6, "width": 10, "text": 7, "timestep": 937.5}
+    write("cosmos.json", CosmosTransformer3DModel, cosmos, [
+        (cosmos_a, "ordinary", [
+            one | size | {"tap": True},
+            one | size | {"height": 14, "width": 4, "text": 1, "timestep": 1000.0},
+            size | {"batch": 2, "texts": 2},
+            size | {"batch": 2, "texts": 1},
+        ]),
+        (cosmos_b, "small", [
+            one | size | {"timestep": 12.3, "tap": True},
+            size | {"batch": 3, "texts": 1, "height": 8, "width": 6, "text": 5},
         ]),
     ])  # fmt: skip
 

@@ -367,7 +367,7 @@ def observe_pipeline(
     def before_text_encoder(component, encoder):
         def hook(module, args, kwargs):
             kind = "negative" if f"prompt{encoder.suffix}" in tokens else "prompt"
-            ids, mask = args[0] if args else kwargs["input_ids"], kwargs.get("attention_mask")
+            ids, mask = args[0] if args else kwargs[encoder.ids], kwargs.get("attention_mask")
             if mask is not None:
                 record.put(f"{kind}.attention_mask{encoder.suffix}", mask)
             record.put(f"{kind}.input_ids{encoder.suffix}", ids)
@@ -520,8 +520,8 @@ def observe_start(pipe, record, images: Pictures):
             record.put("latents.start", of_one_frame(latents))
         begun.append(True)
 
-    def of_one_frame(latents):
-        return latents[:, 0] if latents.dim() == 5 else latents
+    def of_one_frame(latents):  # which is before the channels, or after them
+        return latents.squeeze(1 if latents.shape[1] == 1 else 2) if latents.dim() == 5 else latents
 
     def as_tuple(module, args, output):  # the text pipeline asks for one, and so the names are those of one
         return output if isinstance(output, tuple) else output.to_tuple()

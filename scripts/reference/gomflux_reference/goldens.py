@@ -579,6 +579,39 @@ dump krea-2-raw/model krea-2-raw/dump --prompt {shlex.quote(SHORT)} --negative-p
     'text_encoder.language_model.layers.1.*norm' 'vae.decoder.conv_in' 'vae.decoder.mid_block'
     'vae.decoder.up_blocks.0.*.norm?' '!*:in.*'
 
+tiny anima/model --family anima --seed 101 --layout hub --shards 2
+    --heads 2 --head-dim 20 --layers 2 --mlp-ratio 3 --text-dim 20 --adaln-dim 6 --conditioner-heads 2 --conditioner-dim 16
+    --conditioner-layers 2 --conditioner-mlp-ratio 2 --min-length 30 --t5-pieces 150
+    --text-hidden 24 --text-intermediate 36 --text-layers 2 --text-heads 3 --text-kv-heads 1 --text-head-dim 8 --merges 150
+    --vae-channels 6 6 6 6
+
+dump anima/model anima/dump --prompt {shlex.quote(SHORT)}
+    --steps 2 --guidance 3.5 --seed 101 --height 32 --width 48
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.*_blocks.0.*@0' 'transformer.*_blocks.1.attn?@1:[qk]*'
+    'transformer.time_embed*@0*' 'transformer.patch_embed*@0*' 'transformer.rope@0*' 'transformer.norm_out*@0*'
+    'text_encoder.layers.?' 'text_encoder.norm' 'text_conditioner*' 'vae.decoder.mid_block' '!*:in.*' '!*:weights' '!*:entropy'
+
+dump anima/model anima-image/dump --prompt 'a red circle' --picture anima-image/picture.png --image-strength 0.4
+    --steps 3 --guidance 1 --seed 103 --height 48 --width 32 --taps 'transformer@*' 'text_conditioner' 'vae.encoder' '!*:in.*'
+
+dump anima/model anima-float16/dump --prompt 'a red circle' --compute float16
+    --steps 1 --guidance 1 --seed 104 --height 32 --width 48
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.*_blocks.0.attn?@0' 'transformer.*_blocks.0.ff@0'
+    'text_encoder.layers.?' 'text_conditioner.blocks.?' 'text_conditioner' 'vae.decoder.mid_block' '!*:in.*'
+
+tiny anima-small/model --family anima --seed 102 --kind small-activations --layout v5
+    --heads 3 --head-dim 18 --layers 2 --mlp-ratio 2 --text-dim 24 --adaln-dim 5 --rope-scale 2 1 3 --conditioner-heads 3
+    --conditioner-dim 24 --conditioner-layers 1 --min-length 12 --t5-pieces 200
+    --text-hidden 20 --text-intermediate 28 --text-layers 3 --text-heads 4 --text-kv-heads 2 --text-head-dim 6
+    --text-rope-theta 20000 --text-norm-eps 2e-6 --merges 200 --vae-channels 6 12 6
+    --latents-mean 0.9653 -0.2921 -0.9113 0.5517 0.2503 --latents-std 0.7083 2.6052 1.1253 2.8 0.9 --shift 1
+
+dump anima-small/model anima-small/dump --prompt {shlex.quote(PROMPT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --steps 3 --guidance 2.5 --seed 102 --height 40 --width 24 --max-sequence-length 18
+    --taps 'transformer@*' 'transformer.*_blocks.?@0*' 'transformer.*_blocks.0.*norm*@0*' 'transformer.time_embed*@0'
+    'transformer.norm_out*@0' 'text_encoder.layers.?' 'text_encoder.layers.1.*norm' 'text_encoder' 'text_conditioner.blocks.0*'
+    'text_conditioner' 'vae.decoder.conv_in' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.0.*.norm?' '!*:in.*' '!*:weights' '!*:entropy'
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000
@@ -606,6 +639,7 @@ PICTURES = {
     "qwen-edit-plus3/third.png": (50, 52),
     "qwen-image-21-edit/first.png": (75, 50),
     "qwen-image-21-edit/transparent.png": (40, 61),
+    "anima-image/picture.png": (61, 90),
     "vae-512/encode/picture.png": (512, 512),
     "zimage-inpaint/picture.png": (90, 71),
     "zimage-inpaint-crop/picture.png": (75, 63),

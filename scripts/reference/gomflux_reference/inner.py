@@ -170,8 +170,10 @@ class Watch:
     def _before_rotation(self, i, x, axis):
         """x with its parts along the sequence as they were before they were rotated; None if it was not."""
         parts, at = [], 0
+        # some rotate before they move the axis of the heads
+        moved = [tuple(a.transpose(1, 2) for a in pair) for pair in self.pairs if all(a.dim() == 4 for a in pair)]
         while self.pairs and at < x.shape[axis]:
-            for before, after in self.pairs:
+            for before, after in self.pairs + moved:
                 n = after.shape[axis]
                 if at + n <= x.shape[axis] and same_heads(x.narrow(axis, at, n), after.to(x.dtype), 3 - axis):
                     parts.append(before)

@@ -283,8 +283,9 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     if kind == "LoRAs":
         request["loras"], flags = draw_loras(pipe, model, r)
     out, images = model.parent / name, pictures_of(request)
-    if images.picture and kind != "large":
-        model = saved_as(type(images.pipeline(pipe, FAMILIES[family])), model, model.parent / f"{name}-model")
+    cls = type(images.pipeline(pipe, FAMILIES[family]))
+    if cls is not type(pipe) and kind != "large":
+        model = saved_as(cls, model, model.parent / f"{name}-model")
     dump.pipeline(model, out, taps=taps, **request)
     page = model.parent / f"{name}.html"
     ran = run(gomflux, "parity", "run", out, "--model", model, "--dtype", "float32", "--json", "--html", page, *flags)

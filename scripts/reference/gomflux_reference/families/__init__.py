@@ -26,6 +26,7 @@ class TextEncoder:
     suffix: str = ""  # of its prompts' names
     valid: Callable = valid_rows  # its config, ids and mask [1, L] -> the tokens that are no pads
     kept: Callable | None = None  # the same -> how many rows of its tensors are recorded, if not those
+    ids: str = "input_ids"  # its argument
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def unfilled(place: str):
     return fail
 
 
-MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2", "flux_3")
+MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2", "flux_3", "anima")
 FAMILIES = {
     name: family
     for module in MODULES

@@ -22,6 +22,7 @@ QWEN3 = dict(
 QWEN3_4B = dict(
     text_hidden=2560, text_intermediate=9728, text_layers=36, text_heads=32, text_kv_heads=8, text_head_dim=128
 )
+QWEN3_06B = QWEN3_4B | dict(text_hidden=1024, text_intermediate=3072, text_layers=28, text_heads=16)
 QWEN3_8B = QWEN3_4B | dict(text_hidden=4096, text_intermediate=12288)
 
 # The same of Qwen3-VL, and a vision encoder for pipelines that show it nothing.
