@@ -16,6 +16,7 @@ var All = named(
 	QwenImage21Transformer2DModel, // before QwenImageTransformer2DModel, whose LoRAs have names of its feed-forwards
 	QwenImageTransformer2DModel,
 	Krea2Transformer2DModel,
+	ErnieImageTransformer2DModel,
 	AutoencoderKLFlux2, // before AutoencoderKL, whose tensors are a subset
 	AutoencoderKL,
 	AutoencoderKLQwenImage21, // before AutoencoderKLQwenImage, whose diffusers' names it has too

@@ -5,11 +5,11 @@ import (
 	"github.com/gomflux/gomflux/textenc"
 )
 
-// Mistral3ForConditionalGeneration is the text encoder of FLUX.2-dev.
+// Mistral3ForConditionalGeneration is the text encoder of FLUX.2-dev and ERNIE-Image.
 var Mistral3ForConditionalGeneration = &Class{
-	Name: "Mistral3ForConditionalGeneration", Library: "transformers", Role: TextEncoder, Folder: "text_encoder",
+	Name: "Mistral3ForConditionalGeneration", Aliases: []string{Mistral3Model}, Library: "transformers", Role: TextEncoder, Folder: "text_encoder",
 	Prefix: "model.", Headed: true,
-	// mflux 0.24 does not have the class: the names are those of transformers 5
+	// mflux 0.24 does not have FLUX.2-dev: the first names are those of transformers 5
 	MFlux: []*layout.Table{{
 		Metadata:  mfluxKey,
 		Signature: []string{"language_model.embed_tokens.weight", "language_model.layers.0.mlp.gate_proj.weight"},
@@ -21,7 +21,7 @@ var Mistral3ForConditionalGeneration = &Class{
 		),
 		Lacks: []string{"lm_head.weight", "language_model.lm_head.weight", "vision_tower.*", "multi_modal_projector.*",
 			"model.vision_tower.*", "model.multi_modal_projector.*"},
-	}},
+	}, Mistral3OfErnieImage},
 	// names of transformers 4 and 5, and of ComfyUI, whose files have the tokenizer too
 	Original: []*layout.Table{
 		mistral3Table("language_model.model."), mistral3Table("model.language_model."), mistral3Table("model."),
@@ -35,9 +35,26 @@ var Mistral3ForConditionalGeneration = &Class{
 	},
 }
 
+// Mistral3Model is the class name of the text encoder in ERNIE-Image: the model without a head.
+const Mistral3Model = "Mistral3Model"
+
+// Mistral3OfErnieImage is mflux's layout of the text encoder of ERNIE-Image.
+var Mistral3OfErnieImage = &layout.Table{
+	Metadata:  mfluxKey,
+	Signature: []string{"language_model.model.embed_tokens.weight", "language_model.model.layers.0.mlp.gate_proj.weight"},
+	Rules:     layout.Rename("language_model.model", "language_model"),
+	Lacks:     []string{"lm_head.weight", "vision_tower.*", "multi_modal_projector.*"},
+}
+
+// Ministral3Of3B is the config of the language model of Ministral 3 with 3 billion parameters.
+var Ministral3Of3B = map[string]any{
+	"model_type": "ministral3", "hidden_size": 3072, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 32,
+	"num_key_value_heads": 8, "head_dim": 128,
+}
+
 func mistral3Table(prefix string) *layout.Table {
 	return &layout.Table{
-		Prefixes: textPrefixes("mistral3_24b"),
+		Prefixes: textPrefixes("mistral3_24b", "ministral3_3b"),
 		Signature: []string{
 			prefix + "embed_tokens.weight", prefix + "layers.0.self_attn.q_proj.weight", prefix + "layers.0.mlp.gate_proj.weight",
 		},

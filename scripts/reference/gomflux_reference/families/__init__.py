@@ -107,7 +107,7 @@ def unfilled(place: str):
     return fail
 
 
-MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2")
+MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2", "ernie_image")
 FAMILIES = {
     name: family
     for module in MODULES
