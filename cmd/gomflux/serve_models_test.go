@@ -52,6 +52,7 @@ var smallModels = map[string]struct {
 	"qwen-image-2.1-turbo": {"qwen-image-21-turbo", 3, 1},
 	"krea-2":               {"krea-2", 8, 0},
 	"krea-2-raw":           {"krea-2-raw", 28, 4.5},
+	"ernie-image":          {"ernie-image", 50, 4},
 }
 
 // A servedState is a state of a model, and how the server answers for it.

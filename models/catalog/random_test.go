@@ -32,7 +32,9 @@ func TestPublishedConfigs(t *testing.T) {
 	qwen21 := map[string]float64{"transformer": 7.115, "text_encoder": 8.145, "vae": 0.331}
 	krea2 := map[string]float64{"transformer": 12.82, "text_encoder": 3.92, "vae": 0.1246}
 	dev := map[string]float64{"transformer": 32.22, "text_encoder": 17.34, "vae": 0.0840}
+	ernie := map[string]float64{"transformer": 8.033, "text_encoder": 3.313, "vae": 0.0840}
 	want := map[string]map[string]float64{
+		"ernie-image": ernie, "ernie-image-turbo": ernie,
 		"flux2-dev": dev,
 		"krea-2":    krea2, "krea-2-raw": krea2,
 		"qwen-image-2.1": qwen21, "qwen-image-2.1-turbo": qwen21,

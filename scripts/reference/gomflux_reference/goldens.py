@@ -299,7 +299,7 @@ tiny ernie-image/model --family ernie-image --seed 63 --layout hub --shards 2
 
 dump ernie-image/model ernie-image/dump --prompt {shlex.quote(SHORT + " violin")} --negative-prompt {shlex.quote(NEGATIVE)}
     --steps 3 --guidance 3.5 --seed 63 --height 48 --width 80
-    --taps 'transformer@*' 'transformer.layers.?@*' 'transformer.layers.0*@0' 'transformer.layers.1.self_attention@1:[qk]*'
+    --taps 'transformer@*' 'transformer.layers.?@*' 'transformer.layers.0*@0' 'transformer.layers.0.self_attention@0:[qk]*'
     'transformer.time*@0' 'transformer.*embed*@0' 'transformer.adaLN*@0' 'transformer.final*@0' 'text_encoder.*.layers.?'
     'text_encoder.*.layers.0*' 'text_encoder.*.layers.1.self_attn:[qk]*' 'vae.decoder.mid_block' '!*:in.*' '!transformer.pos_embed*'
 
