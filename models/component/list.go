@@ -28,6 +28,7 @@ var All = named(
 	Qwen3VLForConditionalGeneration, // before Qwen3Model, whose names occur in its files
 	Qwen3Model,
 	Qwen25VLForConditionalGeneration,
+	Ministral3ForCausalLM,
 	Mistral3ForConditionalGeneration, // after those that have its names and more
 )
 

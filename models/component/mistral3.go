@@ -1,6 +1,8 @@
 package component
 
 import (
+	"maps"
+
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/textenc"
 )
@@ -38,6 +40,27 @@ var Mistral3ForConditionalGeneration = &Class{
 // Mistral3Model is the class name of the text encoder in ERNIE-Image: the model without a head.
 const Mistral3Model = "Mistral3Model"
 
+// Ministral3ForCausalLM is the language model that rewrites prompts for ERNIE-Image, in folders of its models.
+var Ministral3ForCausalLM = &Class{
+	Name: "Ministral3ForCausalLM", Library: "transformers", Role: TextEncoder, Folder: "pe", Prefix: "model.", Standalone: true,
+	Original: []*layout.Table{{Prefixes: namedPrefixes("pe"), Prefixed: true, Signature: []string{
+		"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.weight",
+	}}},
+	Infer: func(s *layout.Sizes, inferred, published map[string]any) { maps.Copy(inferred, mistralSizes(s, "")) },
+	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
+		c := textenc.DefaultMinistral3Config()
+		if err := o.Read(&c); err != nil {
+			return nil, err
+		}
+		return textenc.NewMinistral3ForCausalLM(c, o.Dtype), nil
+	},
+	Blocks: func(model any) BlockMemory {
+		layers, heads, width, hidden := model.(interface{ Sizes() (int, int, int, int) }).Sizes()
+		return languageModel(layers, heads, width, hidden)
+	},
+	Whole: "baidu/ERNIE-Image",
+}
+
 // Mistral3OfErnieImage is mflux's layout of the text encoder of ERNIE-Image.
 var Mistral3OfErnieImage = &layout.Table{
 	Metadata:  mfluxKey,
@@ -66,16 +89,26 @@ func mistral3Table(prefix string) *layout.Table {
 	}
 }
 
-// inferMistral3 assumes the head size of the published model.
+// inferMistral3 takes a language model as wide as that of Ministral 3 with 3 billion parameters for one.
 func inferMistral3(s *layout.Sizes, inferred, published map[string]any) {
-	const size, first = 128, "language_model.layers.0."
-	text := map[string]any{
-		"vocab_size": s.Dim("language_model.embed_tokens.weight", 0), "hidden_size": s.Dim("language_model.embed_tokens.weight", 1),
-		"intermediate_size": s.Dim(first+"mlp.gate_proj.weight", 0), "num_hidden_layers": s.Count("language_model.layers"),
+	text := mistralSizes(s, "language_model.")
+	if text["hidden_size"] == Ministral3Of3B["hidden_size"] {
+		text["model_type"] = Ministral3Of3B["model_type"]
+		delete(text, "rope_theta")
+	}
+	inferred["text_config"] = text
+}
+
+// mistralSizes assumes the head size and the rotary embedding of the published models.
+func mistralSizes(s *layout.Sizes, root string) map[string]any {
+	const size = 128
+	first := root + "layers.0."
+	return map[string]any{
+		"vocab_size": s.Dim(root+"embed_tokens.weight", 0), "hidden_size": s.Dim(root+"embed_tokens.weight", 1),
+		"intermediate_size": s.Dim(first+"mlp.gate_proj.weight", 0), "num_hidden_layers": s.Count(root + "layers"),
 		"head_dim":            size,
 		"num_attention_heads": s.Divide("the queries' width", s.Dim(first+"self_attn.q_proj.weight", 0), size),
 		"num_key_value_heads": s.Divide("the keys' width", s.Dim(first+"self_attn.k_proj.weight", 0), size),
 		"hidden_act":          "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e9,
 	}
-	inferred["text_config"] = text
 }

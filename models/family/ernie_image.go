@@ -1,7 +1,11 @@
 package family
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"image"
+	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
@@ -9,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
+	"github.com/gomflux/gomflux/textgen"
 	"github.com/gomflux/gomflux/transformer"
 	"github.com/gomflux/gomflux/vae"
 )
@@ -40,6 +45,11 @@ var ErnieImage = &Family{
 		Model{Name: "ernie-image", Repo: "baidu/ERNIE-Image", Defaults: defaults(50, 4)},
 		Model{Name: "ernie-image-turbo", Repo: "baidu/ERNIE-Image-Turbo", Defaults: defaults(8, 1), FileNames: []string{"turbo"}},
 	),
+	Rewriter: &Rewriter{
+		Generate: ownGenerate, Edit: ownEdit, Source: ownRewriter.Source, Component: "pe", Message: ernieMessage,
+		// as diffusers' pipeline, which limits the text by the tokenizer's model_max_length alone
+		Sampling: textgen.Sampling{Temperature: 0.6, TopK: 50, TopP: 0.95}, MaxTokens: 2048,
+	},
 	Help: Help{
 		Guidance: "1 or less disables it for ERNIE-Image, and ERNIE-Image-Turbo is made for 1",
 	},
@@ -74,6 +84,17 @@ func ernieStatistics(a vae.Autoencoder) {
 	if m, ok := a.(*vae.KLFlux2); ok {
 		m.Config.BatchNormEps = 1e-5
 	}
+}
+
+// ernieMessage returns the message of _enhance_prompt_with_pe, as Python's json.dumps writes it.
+func ernieMessage(prompt string, width, height int) (string, error) {
+	var quoted bytes.Buffer
+	e := json.NewEncoder(&quoted)
+	e.SetEscapeHTML(false)
+	err := e.Encode(prompt)
+	// the encoder escapes these two as well
+	text := strings.NewReplacer(`\\`, `\\`, `\u2028`, "\u2028", `\u2029`, "\u2029").Replace(strings.TrimSuffix(quoted.String(), "\n"))
+	return fmt.Sprintf(`{"prompt": %s, "width": %d, "height": %d}`, text, width, height), err
 }
 
 func (e *ernieImage) Defaults() Defaults { return defaults(50, 4) }

@@ -30,7 +30,7 @@ var diffusersClasses = map[string]string{
 	"ZImagePipeline": "ZImagePipeline", "ZImageImg2ImgPipeline": "ZImagePipeline", "ZImageInpaintPipeline": "ZImagePipeline",
 	"ZImageOmniPipeline": "SigLIP", "ZImageControlNetPipeline": "a ControlNet",
 	"ZImageControlNetInpaintPipeline": "a ControlNet", "Krea2Pipeline": "Krea2Pipeline",
-	"ErnieImagePipeline": "ErnieImagePipeline",
+	"ErnieImagePipeline":       "ErnieImagePipeline",
 	"StableDiffusion3Pipeline": `"StableDiffusion3Pipeline"; this version runs`,
 }
 
