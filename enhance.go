@@ -26,6 +26,9 @@ type LanguageOptions struct {
 	Seed uint64
 	// MaxTokens limits the text. 0 stands for the default of the model's family.
 	MaxTokens int
+	// Height and Width are those of the image, which the prompt enhancers of some models are told. 0 stands
+	// for 1024.
+	Height, Width int
 	// Quantize is as in [OpenOptions].
 	Quantize Quantization
 	// Device and Dtype are as in [OpenOptions].
@@ -64,7 +67,8 @@ func (s *Source) Enhance(ctx context.Context, prompt string, references []image.
 	rewriter.MaxTokens = cmp.Or(o.MaxTokens, rewriter.MaxTokens)
 	var made models.Enhanced
 	name, err := s.withLanguage(ctx, o, func(m *models.LanguageModel) (err error) {
-		made, err = m.Enhance(prompt, references, len(references) > 0, rewriter, o.Seed, o.piece())
+		size := image.Pt(cmp.Or(o.Width, 1024), cmp.Or(o.Height, 1024))
+		made, err = m.Enhance(prompt, references, len(references) > 0, size, rewriter, o.Seed, o.piece())
 		return err
 	})
 	if err != nil {
@@ -72,6 +76,9 @@ func (s *Source) Enhance(ctx context.Context, prompt string, references []image.
 	}
 	e := &Enhanced{
 		Prompt: made.Text.Text, Original: prompt, Model: name, Thinking: made.Thinking, Tokens: made.Tokens, Source: rewriter.Source,
+	}
+	if made.Own {
+		e.Source = "the model's own " + rewriter.Component
 	}
 	if made.Lost != "" && o.Warn != nil {
 		o.Warn(fmt.Sprintf("the language model changed the quoted text %q twice: the prompt stays as it was typed", made.Lost))
@@ -118,7 +125,9 @@ func (m *Model) enhance(ctx context.Context, o *Options) error {
 	if err := m.makeRoom(ctx); err != nil {
 		return err
 	}
-	e, err := m.source.Enhance(ctx, o.Prompt, o.References, o.Enhance)
+	language := *o.Enhance
+	language.Height, language.Width = cmp.Or(language.Height, o.Height), cmp.Or(language.Width, o.Width)
+	e, err := m.source.Enhance(ctx, o.Prompt, o.References, &language)
 	if err == nil {
 		o.use(e)
 	}

@@ -52,35 +52,58 @@ type QK struct {
 	Eps          float32
 }
 
+// A RopeTable has the cos and sin of rotary embeddings, float32 [L, D/2]: column i is that of the features
+// 2i and 2i+1 of a head. They are a pair that is rotated, unless Across is set: then each is rotated with
+// the feature D/2 before or after it, which may have another angle.
+type RopeTable struct {
+	Cos, Sin *Array
+	Across   bool
+}
+
+// Rotate rotates x [B, H, L, D], in float32.
+func (t RopeTable) Rotate(x *Array) *Array {
+	if !t.Across {
+		return RotatePairs(x, t.Cos, t.Sin)
+	}
+	twice := func(x *Array) *Array { // each column
+		s := append(x.Shape(), 2)
+		return x.ExpandDims(-1).BroadcastTo(s...).Reshape(s[0], 2*s[1])
+	}
+	wide := x.AsType(Float32)
+	halves := wide.Split(2, -1)
+	across := Concat(-1, halves[1].Neg(), halves[0])
+	return wide.Mul(twice(t.Cos)).Add(across.Mul(twice(t.Sin))).AsType(x.Dtype())
+}
+
 // NormRope returns queries [B, T+L, H, D] and keys [B, T+L, H/n, D] of the text and the image, in this
-// order, each head divided by the root of its mean square times the weight, with the pairs (2i, 2i+1)
-// rotated by the table cos, sin, float32 [T+L, D/2]. There may be no text: the zero QK.
-func NormRope(text, image QK, h int, cos, sin *Array) (q, k *Array) {
+// order, each head divided by the root of its mean square times the weight, and rotated by the table.
+// There may be no text: the zero QK.
+func NormRope(text, image QK, h int, rope RopeTable) (q, k *Array) {
 	keys := h * image.K.Size / image.Q.Size
 	adjacent := func(s QK) bool { return s.Q.X == s.K.X && s.K.From == s.Q.From+s.Q.Size }
 	if adjacent(image) && (text.Q.X == nil || adjacent(text)) {
-		if both := normRope(text, image, h+keys, h, cos, sin); both != nil {
+		if both := normRope(text, image, h+keys, h, rope); both != nil {
 			return both.Slice(2, 0, h), both.Slice(2, h, h+keys)
 		}
 	}
 	onlyKeys := func(s QK) QK { return QK{Q: s.K, NormQ: s.NormK, NormK: s.NormK, Eps: s.Eps} }
-	q = normRope(text, image, h, h, cos, sin)
-	k = normRope(onlyKeys(text), onlyKeys(image), keys, keys, cos, sin)
+	q = normRope(text, image, h, h, rope)
+	k = normRope(onlyKeys(text), onlyKeys(image), keys, keys, rope)
 	if q == nil || k == nil {
-		return normRopeGraph(text, image, cos, sin)
+		return normRopeGraph(text, image, rope)
 	}
 	return q, k
 }
 
 // normRope returns the given number of heads from the first of the queries, or nil if the kernel
 // cannot. Heads after the queries are keys.
-func normRope(text, image QK, heads, queries int, cos, sin *Array) *Array {
+func normRope(text, image QK, heads, queries int, rope RopeTable) *Array {
 	b, l, d := image.Q.X.Dim(0), image.Q.X.Dim(1), image.NormQ.Size()
 	arrays, tokens := []*Array{}, l
 	aligned := d == 64 || d == 128 || d == 256
 	in := launch{
-		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil}},
-		inputs:    []input{{"cosines", cos}, {"sines", sin}},
+		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil}, {"ACROSS", rope.Across}},
+		inputs:    []input{{"cosines", rope.Cos}, {"sines", rope.Sin}},
 		ints:      []parameter[int]{{"heads", heads}, {"queries", queries}},
 		threads:   blockThreads,
 	}
@@ -111,13 +134,13 @@ func normRope(text, image QK, heads, queries int, cos, sin *Array) *Array {
 	return normRopeKernel.apply(in)[0]
 }
 
-func normRopeGraph(text, image QK, cos, sin *Array) (q, k *Array) {
+func normRopeGraph(text, image QK, rope RopeTable) (q, k *Array) {
 	heads := func(c Columns, weight *Array, eps float32) *Array {
 		x, d := c.Array(), weight.Size()
 		return x.Reshape(x.Dim(0), x.Dim(1), c.Size/d, d).RMSNorm(weight, eps)
 	}
 	rotate := func(x *Array) *Array {
-		return RotatePairs(x.Transpose(0, 2, 1, 3), cos, sin).Transpose(0, 2, 1, 3)
+		return rope.Rotate(x.Transpose(0, 2, 1, 3)).Transpose(0, 2, 1, 3)
 	}
 	q, k = heads(image.Q, image.NormQ, image.Eps), heads(image.K, image.NormK, image.Eps)
 	if text.Q.X != nil {

@@ -17,10 +17,12 @@ func init() {
 			text, image QK
 			tokens      int
 		}{{text, image, 8}, {QK{}, image, 5}, {text, apart, 8}, {QK{}, grouped, 5}} {
-			cos, sin := cos.Slice(0, 0, c.tokens), sin.Slice(0, 0, c.tokens)
-			q, k := NormRope(c.text, c.image, 2, cos, sin)
-			wantQ, wantK := normRopeGraph(c.text, c.image, cos, sin)
-			found, expected = append(found, q, k), append(expected, wantQ, wantK)
+			for _, across := range []bool{false, true} {
+				rope := RopeTable{cos.Slice(0, 0, c.tokens), sin.Slice(0, 0, c.tokens), across}
+				q, k := NormRope(c.text, c.image, 2, rope)
+				wantQ, wantK := normRopeGraph(c.text, c.image, rope)
+				found, expected = append(found, q, k), append(expected, wantQ, wantK)
+			}
 		}
 		return found, expected
 	}

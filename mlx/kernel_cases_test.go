@@ -72,9 +72,13 @@ func kernelCases() (cases []kernelCase) {
 			text, image := stream(c.text, 1e-5), stream(c.image, 1e-6)
 			in.seed++
 			angles := Normal(Key(in.seed), Float32, c.text+c.image, c.dim/2)
-			q, k := NormRope(text, image, c.heads, angles.Cos(), angles.Sin())
-			wantQ, wantK := normRopeGraph(text.wide(), image.wide(), angles.Cos(), angles.Sin())
-			return []*Array{q, k}, []*Array{wantQ, wantK}
+			for _, across := range []bool{false, true} {
+				rope := RopeTable{angles.Cos(), angles.Sin(), across}
+				q, k := NormRope(text, image, c.heads, rope)
+				wantQ, wantK := normRopeGraph(text.wide(), image.wide(), rope)
+				found, expected = append(found, q, k), append(expected, wantQ, wantK)
+			}
+			return found, expected
 		}, "norm_rope %v", c)
 	}
 	for i, c := range []struct{ batch, tokens, packs int }{

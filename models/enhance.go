@@ -18,12 +18,15 @@ type Enhanced struct {
 	// Lost is a text in quotation marks that the language model changed twice, so that Text is the prompt
 	// as it was typed.
 	Lost string
+	// Own reports that the language model is the component of the pipeline for this.
+	Own bool
 }
 
 // Enhance rewrites a prompt for a family. images are those that an edit starts from, which a language
 // model without vision does not see. Of quoted texts in the prompt, none may be lost: the model is asked
-// a second time, and then the prompt stays as it is. It must run on the MLX thread.
-func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, r family.Rewriter, seed uint64,
+// a second time, and then the prompt stays as it is. size is that of the image, which only some language
+// models are told. It must run on the MLX thread.
+func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, size image.Point, r family.Rewriter, seed uint64,
 	piece func(textgen.Piece),
 ) (e Enhanced, err error) {
 	if strings.TrimSpace(prompt) == "" {
@@ -38,6 +41,13 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 	}
 	user.Content = append(user.Content, textgen.Content{Text: prompt})
 	messages := []textgen.Message{textgen.TextMessage("system", r.System(edit)), user}
+	if e.Own = m.rewrites; e.Own {
+		message, err := r.Message(prompt, size.X, size.Y)
+		if err != nil {
+			return e, errs.Request(err)
+		}
+		messages = []textgen.Message{textgen.TextMessage("user", message)}
+	}
 	o := textgen.Options{Sampling: r.Sampling, MaxTokens: r.MaxTokens, ThinkingBudget: r.ThinkingBudget}
 	for try := range uint64(2) {
 		o.Seed = seed + try
@@ -52,6 +62,9 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 		}
 		if piece != nil {
 			piece(textgen.Piece{Text: "\n"})
+		}
+		if e.Own {
+			continue // it knows no other messages
 		}
 		messages = append(messages[:2:2], textgen.TextMessage("assistant", e.Text.Text),
 			textgen.TextMessage("user", fmt.Sprintf("The text “%s” is missing. Write the prompt again, with it.", e.Lost)))

@@ -16,6 +16,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textenc"
@@ -33,6 +34,7 @@ type LanguageModel struct {
 	template  *textgen.Template
 	processor *textenc.Qwen2VLImageProcessor
 	blind     error // why the model cannot see images, nil if it can
+	rewrites  bool  // as languageFolder's
 	context   int
 	stop      []int32
 }
@@ -41,16 +43,20 @@ type LanguageModel struct {
 type languageFolder struct {
 	weights, tokenizer string
 	processors         []string
+	rewrites           bool // it is the component that rewrites prompts (see family.Rewriter)
 }
 
 // findLanguage finds the language model in a model folder.
 func findLanguage(fsys fs.FS) (l languageFolder, err error) {
 	if !index.Exists(fsys) {
-		return languageFolder{".", ".", nil}, nil
+		return languageFolder{weights: ".", tokenizer: "."}, nil
 	}
 	x, err := index.Read(fsys)
 	if err != nil {
 		return l, err
+	}
+	if own := family.RewriterFor(x.Class).Component; own != "" && x.Components[own] != "" {
+		return languageFolder{weights: own, tokenizer: own + "_tokenizer", rewrites: true}, nil
 	}
 	var encoders []string
 	for dir, name := range x.Components {
@@ -93,7 +99,7 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (*LanguageModel, error) {
 		Folder:   component.Folder{FS: fsys, Points: &p.points, Dtype: p.dtype},
 		Quantize: o.Quantize, ReadAhead: readAhead,
 	}
-	m, complete := &LanguageModel{pipeline: p}, false
+	m, complete := &LanguageModel{pipeline: p, rewrites: at.rewrites}, false
 	defer func() { // also after a panic, by which a job is interrupted
 		if !complete {
 			m.Close()
@@ -237,13 +243,9 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 	if len(images) > 0 && m.blind != nil {
 		return t, errs.Request(m.blind)
 	}
-	parts, err := m.template.Render(messages, thinking)
+	ids, err := m.encode(messages, thinking)
 	if err != nil {
 		return t, err
-	}
-	ids, err := m.tokenizer.EncodeParts(parts)
-	if err != nil {
-		return t, errs.Request(err)
 	}
 	var inputs []textenc.VisionInput
 	for _, img := range images {
@@ -270,6 +272,29 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 		inputs = nil // they are in the prompt
 		return m.model.Forward(ids, seen, cache)
 	}, m.tokenizer, ids, o, piece)
+}
+
+// encode returns the ids of a conversation. For a model that rewrites prompts, the template ends with the
+// message, and the tokenizer adds its special tokens, as in diffusers' pipelines.
+func (m *LanguageModel) encode(messages []textgen.Message, thinking bool) ([]int32, error) {
+	render := m.template.Render
+	if m.rewrites {
+		render = m.template.RenderMessages
+	}
+	parts, err := render(messages, thinking)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := m.tokenizer.EncodeParts(parts)
+	if err == nil && m.rewrites {
+		var special []int32
+		special, err = m.tokenizer.EncodeSpecial("")
+		ids = append(special, ids...)
+	}
+	if err != nil {
+		return nil, errs.Request(err)
+	}
+	return ids, nil
 }
 
 // see prepares an image for the vision encoder.

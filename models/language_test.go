@@ -99,23 +99,23 @@ func TestEnhanceQuotes(t *testing.T) {
 		r.MaxTokens = 8
 		lines := 0
 		count := func(p textgen.Piece) { lines += strings.Count(p.Text, "\n") }
-		e, err := m.Enhance(`a sign with "FOX 42"`, nil, false, r, 1, count)
+		e, err := m.Enhance(`a sign with "FOX 42"`, nil, false, image.Pt(32, 48), r, 1, count)
 		if err != nil || e.Lost != "FOX 42" || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
 			t.Errorf("%+v, %v, asked %d times", e, err, lines)
 		}
-		e, err = m.Enhance("a sign", nil, false, r, 1, nil)
+		e, err = m.Enhance("a sign", nil, false, image.Pt(32, 48), r, 1, nil)
 		if err != nil || e.Lost != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
 			t.Errorf("%+v, %v", e, err)
 		}
-		if _, err = m.Enhance(" \n", nil, false, r, 1, nil); !errors.Is(err, errs.ErrRequest) {
+		if _, err = m.Enhance(" \n", nil, false, image.Pt(32, 48), r, 1, nil); !errors.Is(err, errs.ErrRequest) {
 			t.Errorf("an empty prompt: %v", err)
 		}
 		r.MaxTokens = 0
-		if _, err = m.Enhance("a sign", nil, false, r, 1, nil); err == nil || !strings.Contains(err.Error(), "wrote nothing") {
+		if _, err = m.Enhance("a sign", nil, false, image.Pt(32, 48), r, 1, nil); err == nil || !strings.Contains(err.Error(), "wrote nothing") {
 			t.Errorf("a model that writes nothing: %v", err)
 		}
 		long := strings.Repeat("word ", 50_000)
-		if _, err = m.Enhance(long, nil, false, r, 1, nil); err == nil || !strings.Contains(err.Error(), "the language model can see") {
+		if _, err = m.Enhance(long, nil, false, image.Pt(32, 48), r, 1, nil); err == nil || !strings.Contains(err.Error(), "the language model can see") {
 			t.Errorf("a long prompt: %v", err)
 		}
 	})

@@ -416,6 +416,9 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	if err != nil {
 		return nil, err
 	}
+	if x, err := index.Read(fsys); err == nil {
+		family.Adapt(x.Class, v)
+	}
 	a.setVAE(v, c, l)
 	ck, err := c.Open(fsys)
 	if err != nil {

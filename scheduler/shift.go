@@ -20,22 +20,27 @@ func (d DynamicShift) Mu(tokens int) float64 {
 }
 
 // LinearSigmas returns torch.linspace(1, 1/n, n) in float32.
-func LinearSigmas(n int) []float32 {
-	sigmas := make([]float32, n)
-	start, end := float32(1), float32(1/float64(n))
+func LinearSigmas(n int) []float32 { return linspace(float32(1/float64(n)), n) }
+
+// SigmasToZero returns torch.linspace(1, 0, n+1) in float32 without the last one.
+func SigmasToZero(n int) []float32 { return linspace(0, n+1)[:n] }
+
+// linspace returns torch.linspace(1, end, n) in float32.
+func linspace(end float32, n int) []float32 {
+	values := make([]float32, n)
 	step := float32(0)
 	if n > 1 {
-		step = (end - start) / float32(n-1)
+		step = (end - 1) / float32(n-1)
 	}
-	for i := range sigmas {
+	for i := range values {
 		// torch counts from both ends towards the middle
 		if i < n/2 || n == 1 {
-			sigmas[i] = start + step*float32(i)
+			values[i] = 1 + step*float32(i)
 		} else {
-			sigmas[i] = end - step*float32(n-1-i)
+			values[i] = end - step*float32(n-1-i)
 		}
 	}
-	return sigmas
+	return values
 }
 
 // LinearSigmas64 returns numpy.linspace(1, 1/n, n), computed in float64, as float32.

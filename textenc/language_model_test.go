@@ -16,7 +16,7 @@ import (
 )
 
 // The models are those of testdata/make.py for which transformers has generated text.
-var languageModels = []string{"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published", "qwen35-head"}
+var languageModels = []string{"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published", "qwen35-head", "ministral3-head"}
 
 // neverWritten are the ids of images and videos, which transformers' generate was told to leave out.
 var neverWritten = []int{37, 38}
@@ -44,6 +44,10 @@ func openLanguageModel(t *testing.T, folder string, h how) *textenc.CausalLM {
 		m = textenc.NewQwen25VLForConditionalGeneration(c, true, h.dtype)
 	case "qwen3vl":
 		m = textenc.NewQwen3VLForConditionalGeneration(qwen3VLConfig(t, folder), nil, true, h.dtype)
+	case "ministral3":
+		c := textenc.DefaultMinistral3Config()
+		config(t, folder, &c)
+		m = textenc.NewMinistral3ForCausalLM(c, h.dtype)
 	case "qwen35":
 		c := textenc.DefaultQwen35Config()
 		config(t, folder, &c)
@@ -238,7 +242,7 @@ func TestLanguageModelFaults(t *testing.T) {
 			}
 		},
 	} {
-		for _, folder := range []string{"qwen3-head", "qwen25vl-published", "qwen3vl-published", "qwen35-head"} {
+		for _, folder := range []string{"qwen3-head", "qwen25vl-published", "qwen3vl-published", "qwen35-head", "ministral3-head"} {
 			if fault == "decay squared" && folder != "qwen35-head" {
 				continue
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -16,12 +17,16 @@ type Mistral3Config struct {
 	Text MistralConfig `json:"text_config"`
 }
 
-// MistralConfig is the config of transformers' MistralModel. Its fields are those of Qwen3Model, whose
-// layers have norms of heads in addition.
+// MistralConfig is the config of transformers' MistralModel or Ministral3Model, as its model_type says. Its
+// fields are those of Qwen3Model, whose layers have norms of heads in addition.
 type MistralConfig struct {
 	Qwen3Config
+	ModelType     string          `json:"model_type"`
 	SlidingWindow json.RawMessage `json:"sliding_window"`
 }
+
+// ministral3 is the model_type of Ministral3Model.
+const ministral3 = "ministral3"
 
 // DefaultMistral3Config returns the values that transformers uses for fields that a config lacks: those of
 // Mistral Small 3.
@@ -32,12 +37,70 @@ func DefaultMistral3Config() Mistral3Config {
 	return Mistral3Config{Text: MistralConfig{Qwen3Config: c}}
 }
 
+// DefaultMinistral3Config returns the values that transformers uses for fields that the config of a
+// Ministral3Model lacks.
+func DefaultMinistral3Config() MistralConfig {
+	c := DefaultMistral3Config().Text
+	c.ModelType, c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.RopeTheta = ministral3, 4096, 14336, 34, nil
+	c.RopeParameters = &ropeParameters{
+		RopeTheta: new(float64(1e6)), RopeType: "yarn", Factor: 16, Original: 16384, BetaFast: 32, BetaSlow: 1, MScale: 1, MScaleAllDim: 1,
+		Llama4Beta: 0.1,
+	}
+	return c
+}
+
+// UnmarshalJSON reads a config, with the defaults of its model_type. Rotary embeddings have no defaults
+// if a config has any of their values.
+func (c *MistralConfig) UnmarshalJSON(data []byte) error {
+	var has struct {
+		ModelType  string `json:"model_type"`
+		Parameters any    `json:"rope_parameters"`
+	}
+	if err := json.Unmarshal(data, &has); err != nil {
+		return err
+	}
+	if has.ModelType == ministral3 {
+		*c = DefaultMinistral3Config()
+	}
+	if has.Parameters != nil {
+		c.RopeParameters = nil
+	}
+	type fields MistralConfig
+	return json.Unmarshal(data, (*fields)(c))
+}
+
+// Validate returns an error if the language model cannot be run with the config.
+func (c *MistralConfig) Validate() error {
+	if w := string(c.SlidingWindow); w != "" && w != "null" {
+		return fmt.Errorf("sliding_window %s: expected null", w)
+	}
+	if c.ModelType != "" && c.ModelType != "mistral" && c.ModelType != ministral3 {
+		return fmt.Errorf("model_type %q: expected mistral or %s", c.ModelType, ministral3)
+	}
+	return c.Qwen3Config.Validate()
+}
+
+// begin sets what a pass needs of the positions of its tokens.
+func (c *MistralConfig) begin(p *pass) {
+	positions := p.positions(1)
+	p.rope = c.rope(positions).Batched(p.tokens)
+	r := c.ropeParameters()
+	if c.ModelType != ministral3 || r.Llama4Beta == 0 || r.Original < 1 {
+		return
+	}
+	factors, grow := make([]float32, len(positions)), false
+	for i, at := range positions {
+		turns := at[0] / r.Original
+		factors[i], grow = float32(1+r.Llama4Beta*math.Log(float64(1+turns))), grow || turns > 0
+	}
+	if grow {
+		p.queries = mlx.FromFloat32(factors, len(positions)/p.tokens, 1, p.tokens, 1)
+	}
+}
+
 // Validate returns an error if the language model cannot be run with the config.
 func (c *Mistral3Config) Validate() error {
-	if w := string(c.Text.SlidingWindow); w != "" && w != "null" {
-		return fmt.Errorf("text_config: sliding_window %s: expected null", w)
-	}
-	if err := c.Text.Qwen3Config.Validate(); err != nil {
+	if err := c.Text.Validate(); err != nil {
 		return fmt.Errorf("text_config: %w", err)
 	}
 	return nil
@@ -54,17 +117,44 @@ type Mistral3 struct {
 	Dtype        mlx.Dtype // in which it computes
 }
 
-// mistralModel is MistralModel, whose layers are Qwen3's without norms of heads.
+// mistralModel is MistralModel or Ministral3Model, whose layers are Qwen3's without norms of heads.
 type mistralModel struct {
-	nn.Module
+	nn.Module    `in:"input_ids"`
 	qwen3Decoder `w:"."`
+
+	config MistralConfig
+	dtype  mlx.Dtype
+}
+
+func newMistralModel(c MistralConfig, hiddenStates []int, dtype mlx.Dtype) *mistralModel {
+	return &mistralModel{qwen3Decoder: newQwen3Decoder(c.Qwen3Config, hiddenStates, newMistralLayer), config: c, dtype: dtype}
+}
+
+// NewMinistral3ForCausalLM declares the model with its head.
+func NewMinistral3ForCausalLM(c MistralConfig, dtype mlx.Dtype) *CausalLM {
+	return newCausalLM(newMistralModel(c, []int{c.NumHiddenLayers}, dtype), c.TieWordEmbeddings, nil, dtype)
+}
+
+// Sizes returns the numbers of layers and heads, and the widths of the stream and inside feed-forwards.
+func (m *mistralModel) Sizes() (layers, heads, width, hidden int) {
+	return len(m.Layers), m.config.NumAttentionHeads, m.config.HiddenSize, m.config.IntermediateSize
+}
+
+// Unused returns patterns of the checkpoint's tensors that are not needed.
+func (m *mistralModel) Unused() []string {
+	return append([]string{"lm_head.weight"}, m.unused("", m.config.NumHiddenLayers)...)
+}
+
+func (m *mistralModel) hidden(ids *mlx.Array, _ []VisionInput, p *pass) *mlx.Array {
+	p.check(ids, m.EmbedTokens.Len())
+	m.config.begin(p)
+	return m.Tap(m.run(m.EmbedTokens.Gather(ids, m.dtype), nil, p)[m.config.NumHiddenLayers], ids)
 }
 
 // NewMistral3 declares the model of a validated config that returns some of transformers' hidden_states, as
 // [NewQwen3]. Its tensors have names as in transformers 5 or 4.
 func NewMistral3(c Mistral3Config, hiddenStates []int, dtype mlx.Dtype) *Mistral3 {
-	text := &mistralModel{qwen3Decoder: newQwen3Decoder(c.Text.Qwen3Config, hiddenStates, newMistralLayer)}
-	m := &Mistral3{LanguageModel: text, Config: c, HiddenStates: hiddenStates, Dtype: dtype}
+	m := &Mistral3{LanguageModel: newMistralModel(c.Text, hiddenStates, dtype), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
 	for _, p := range nn.Parameters(m) {
 		*p.Param = p.Or(strings.Replace(p.Name, "language_model.", "language_model.model.", 1))
 	}
@@ -98,6 +188,6 @@ func (m *Mistral3) Forward(ids []int32, first, end int) *mlx.Array {
 	text := m.LanguageModel
 	p := newPass(nil, 1, len(ids), m.Dtype)
 	p.valid, p.padding = end, first
-	p.rope = nn.NewRope(p.positions(1), []int{m.Config.Text.HeadDim}, m.Config.Text.ropeTheta())
+	m.Config.Text.begin(p)
 	return besides(text.run(text.EmbedTokens.Forward(ids, m.Dtype), nil, p), m.HiddenStates)
 }

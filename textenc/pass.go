@@ -18,6 +18,7 @@ type pass struct {
 	endAt         int        // the position of all padding at the end, 0 if its positions go on
 	padding       int        // tokens at the start whose attention is zero, since they see nothing; other tokens do not see them
 	rope          nn.Rope    // set by the model
+	queries       *mlx.Array // factors of the queries, [tokens, 1] or [B, 1, tokens, 1]; nil for 1
 	mask          *mlx.Array // [B, 1, tokens, keys], true where a query sees a key; nil without padding at the start
 	real          *mlx.Array // [B, tokens, 1], false for padding at the start; nil without any
 	behind        []int      // of the cache after the pass
@@ -57,7 +58,7 @@ func newPass(cache *Cache, batch, tokens int, dtype mlx.Dtype) *pass {
 
 // attention returns the options of a layer's attention.
 func (p *pass) attention(layer int) nn.AttentionOptions {
-	o := nn.AttentionOptions{Rotate: p.rope.HalfSplit, Causal: p.mask == nil, Valid: p.valid, First: p.padding, Mask: p.mask}
+	o := nn.AttentionOptions{Rotate: p.rope.HalfSplit, Queries: p.queries, Causal: p.mask == nil, Valid: p.valid, First: p.padding, Mask: p.mask}
 	if len(p.cache.layers) > 0 {
 		o.Cache = func(k, v *mlx.Array) (*mlx.Array, *mlx.Array) { return p.cache.extend(layer, k, v) }
 	}

@@ -3,7 +3,7 @@
 package textenc
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,12 +27,10 @@ type Qwen3Config struct {
 	AttentionBias     bool     `json:"attention_bias"`
 	UseSlidingWindow  bool     `json:"use_sliding_window"`
 	RopeTheta         *float64 `json:"rope_theta"`
-	RopeParameters    *struct {
-		RopeTheta *float64 `json:"rope_theta"`
-		RopeType  string   `json:"rope_type"`
-	} `json:"rope_parameters"`
-	RopeScaling json.RawMessage `json:"rope_scaling"`
-	LayerTypes  []string        `json:"layer_types"`
+	// RopeParameters are those of transformers 5, and RopeScaling those of version 4.
+	RopeParameters *ropeParameters `json:"rope_parameters"`
+	RopeScaling    *ropeParameters `json:"rope_scaling"`
+	LayerTypes     []string        `json:"layer_types"`
 	// TieWordEmbeddings reports that the language model's head has the weights of the embeddings.
 	TieWordEmbeddings bool `json:"tie_word_embeddings"`
 }
@@ -69,21 +67,18 @@ func (c *Qwen3Config) Validate() error {
 		return errors.New("use_sliding_window true: expected false")
 	case slices.ContainsFunc(c.LayerTypes, func(t string) bool { return t != "full_attention" }):
 		return fmt.Errorf("layer_types %q, expected full_attention only", c.LayerTypes)
-	case c.RopeScaling != nil && string(c.RopeScaling) != "null" && !plainRope(c.RopeScaling):
-		return fmt.Errorf("rope_scaling %s", c.RopeScaling)
-	case c.RopeParameters != nil && c.RopeParameters.RopeType != "" && c.RopeParameters.RopeType != "default":
-		return fmt.Errorf("rope_type %q, expected default", c.RopeParameters.RopeType)
 	}
-	return nil
+	return c.ropeParameters().validate()
 }
 
-// plainRope reports whether a rope_scaling object asks for no scaling.
-func plainRope(raw json.RawMessage) bool {
-	var r struct {
-		RopeType string `json:"rope_type"`
-		Type     string `json:"type"`
-	}
-	return json.Unmarshal(raw, &r) == nil && (r.RopeType == "default" || r.RopeType == "" && r.Type == "default")
+// ropeParameters returns the settings of the rotary embedding.
+func (c *Qwen3Config) ropeParameters() *ropeParameters {
+	return cmp.Or(c.RopeScaling, c.RopeParameters, &ropeParameters{})
+}
+
+// rope returns the table of positions.
+func (c *Qwen3Config) rope(positions [][]int) nn.Rope {
+	return c.ropeParameters().rope(positions, c.HeadDim, c.ropeTheta())
 }
 
 func (c *Qwen3Config) ropeTheta() float64 {
@@ -146,7 +141,7 @@ func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
 
 // states returns hidden states of embeddings by their numbers.
 func (m *Qwen3) states(x *mlx.Array, p *pass) map[int]*mlx.Array {
-	p.rope = nn.NewRope(p.positions(1), []int{m.Config.HeadDim}, m.Config.ropeTheta()).Batched(p.tokens)
+	p.rope = m.Config.rope(p.positions(1)).Batched(p.tokens)
 	return m.run(x, nil, p)
 }
 

@@ -172,6 +172,15 @@ func (t *Template) SeesImages() bool { return strings.Contains(t.source, "image"
 // Render renders a conversation and the beginning of the answer, as transformers' apply_chat_template
 // does with add_generation_prompt. The texts of messages are plain parts.
 func (t *Template) Render(messages []Message, thinking bool) ([]tokenizer.Part, error) {
+	return t.render(messages, thinking, true)
+}
+
+// RenderMessages is [Template.Render] without the beginning of the answer.
+func (t *Template) RenderMessages(messages []Message, thinking bool) ([]tokenizer.Part, error) {
+	return t.render(messages, thinking, false)
+}
+
+func (t *Template) render(messages []Message, thinking, answer bool) ([]tokenizer.Part, error) {
 	if t.images != nil && slices.ContainsFunc(messages, Message.hasImage) {
 		t = t.images
 	}
@@ -209,7 +218,7 @@ func (t *Template) Render(messages []Message, thinking bool) ([]tokenizer.Part, 
 		list = append(list, map[string]any{"role": m.Role, "content": parts})
 	}
 	values := map[string]jinja.Value{"range": jinja.NewCallable("range", shortRange)}
-	for name, v := range map[string]any{"messages": list, "add_generation_prompt": true, "enable_thinking": thinking} {
+	for name, v := range map[string]any{"messages": list, "add_generation_prompt": answer, "enable_thinking": thinking} {
 		values[name] = jinja.FromGoValue(v)
 	}
 	rendered, err := t.template.RenderValues(values)

@@ -55,6 +55,7 @@ var smallModels = map[string]struct {
 	"krea-2":               {"krea-2", 8, 0},
 	"krea-2-raw":           {"krea-2-raw", 28, 4.5},
 	"anima":                {"anima", 50, 4},
+	"ernie-image":          {"ernie-image", 50, 4},
 }
 
 // A servedState is a state of a model, and how the server answers for it.

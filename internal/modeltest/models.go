@@ -73,6 +73,14 @@ var Models = []Model{
 			"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32},
 			"vision_config": {"out_hidden_size": 128}}`,
 		}},
+	{Name: "ernie-image", Variable: "ERNIE_MODEL", Guidance: 3, Single: true,
+		Left: "vae/bn.num_batches_tracked text_encoder/vision_tower. text_encoder/multi_modal_projector."},
+	{Name: "ernie-image-small", Guidance: 3, Variant: true,
+		Left: "vae/bn.num_batches_tracked text_encoder/vision_tower. text_encoder/multi_modal_projector.", configs: map[string]string{
+			"transformer": `{"hidden_size": 128, "num_attention_heads": 4, "rope_axes_dim": [8, 12, 12], "ffn_hidden_size": 128, ` +
+				`"text_in_dim": 64}`,
+			"text_encoder": `{"text_config": {"hidden_size": 64, "intermediate_size": 128, "head_dim": 32}}`,
+		}},
 	{Name: "qwen-image-ordinary", Variable: "QWEN_MODEL", Guidance: 4, Single: true, Left: "text_encoder/lm_head.weight"},
 	{Name: "qwen-image-small", Guidance: 4, Left: "text_encoder/lm_head.weight", Variant: true, configs: map[string]string{
 		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,

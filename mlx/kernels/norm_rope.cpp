@@ -1,6 +1,7 @@
 // A block normalizes the queries and keys of one token, heads of D elements in consecutive columns, by
-// the root of their mean square, and rotates their pairs (2i, 2i+1). Tokens are those of the text,
-// of which there may be none, followed by those of the image. A warp has every warps-th head.
+// the root of their mean square, and rotates their pairs (2i, 2i+1), or across halves. Tokens are those
+// of the text, of which there may be none, followed by those of the image. A warp has every warps-th
+// head, whose halves are in its lanes 0 to 15 and 16 to 31.
 const int V = D / 32; // elements a thread
 const int lane = tid % 32, warps = threads / 32;
 #if TEXT
@@ -37,10 +38,17 @@ for (int h = tid / 32; h < heads; h += warps) {
   }
   const float r = RSQRT(warp_sum(sum) / D + eps);
   Pack<T, V> out;
+#if ACROSS
+  for (int i = 0; i < V; i++) {
+    const float a = v[i] * r * float(w.e[i]), b = warp_xor(a, 16);
+    out.e[i] = T(a * c.e[i / 2] + (lane < 16 ? -b : b) * s.e[i / 2]);
+  }
+#else
   for (int i = 0; i < V; i += 2) {
     const float a = v[i] * r * float(w.e[i]), b = v[i + 1] * r * float(w.e[i + 1]);
     out.e[i] = T(a * c.e[i / 2] - b * s.e[i / 2]);
     out.e[i + 1] = T(a * s.e[i / 2] + b * c.e[i / 2]);
   }
+#endif
   store<V>(y + (long(block) * heads + h) * D + lane * V, out);
 }

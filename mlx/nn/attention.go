@@ -56,6 +56,8 @@ type AttentionOptions struct {
 	Rotate func(*mlx.Array) *mlx.Array
 	// RotateK, if it is set, applies the rotary embedding to k in place of Rotate.
 	RotateK func(*mlx.Array) *mlx.Array
+	// Queries, if it is set, multiplies the rotated queries.
+	Queries *mlx.Array
 	// Scale is the factor of q·kᵀ, 1/√D if it is 0.
 	Scale float64
 	// Mask, if not nil, is broadcast to the scores [B, H, Lq, Lk]. A boolean mask is
@@ -120,7 +122,7 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) (q, k, v *mlx.Ar
 		if len(streams) == 2 {
 			text = streams[0].plain()
 		}
-		q, k := mlx.NormRope(text, streams[len(streams)-1].plain(), heads, rope.Cos, rope.Sin)
+		q, k := mlx.NormRope(text, streams[len(streams)-1].plain(), heads, mlx.RopeTable(rope))
 		return []*mlx.Array{q, k}
 	}
 	if rope.Cos == nil {
@@ -134,6 +136,9 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) (q, k, v *mlx.Ar
 // the module's attention [B, H, L, D].
 func (m *Module) Attend(o AttentionOptions, q, k, v *mlx.Array) *mlx.Array {
 	q, k = m.RotateQK(o, q, k)
+	if o.Queries != nil {
+		q = q.Mul(o.Queries.AsType(q.Dtype()))
+	}
 	if o.Cache != nil {
 		k, v = o.Cache(k, v)
 	}

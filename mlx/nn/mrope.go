@@ -50,5 +50,5 @@ func newMRope(positions [][]int, axes []int, theta float64) Rope {
 			sin = append(sin, float32(s))
 		}
 	}
-	return Rope{mlx.FromFloat32(cos, len(positions), half), mlx.FromFloat32(sin, len(positions), half)}
+	return Rope{Cos: mlx.FromFloat32(cos, len(positions), half), Sin: mlx.FromFloat32(sin, len(positions), half)}
 }

@@ -7,10 +7,9 @@ import (
 )
 
 // Rope is a table of rotary position embeddings: cos and sin of the angle of
-// every position (rows) and pair of features (columns), float32 [L, D/2].
-type Rope struct {
-	Cos, Sin *mlx.Array
-}
+// every position (rows) and pair of features (columns), float32 [L, D/2], and how it rotates
+// heads of D features in image transformers.
+type Rope mlx.RopeTable
 
 // NewRope computes the table for positions with several axes. Axis a rotates dims[a]
 // features, the i-th pair of them by position·theta^(-2i/dims[a]); the axes follow each
@@ -70,12 +69,23 @@ func newRope(positions [][]int, dims []int, theta float64, frequency func(theta 
 			}
 		}
 	}
-	return Rope{mlx.FromFloat32(cos, len(positions), half), mlx.FromFloat32(sin, len(positions), half)}
+	return Rope{Cos: mlx.FromFloat32(cos, len(positions), half), Sin: mlx.FromFloat32(sin, len(positions), half)}
+}
+
+// NewScaledRope is [NewRope] with one axis and given frequencies, whose cos and sin are multiplied by a
+// factor, as transformers does for language models with YaRN.
+func NewScaledRope(positions [][]int, frequencies []float32, factor float64) Rope {
+	at := func(_ float64, i, _ int) float64 { return float64(frequencies[i]) }
+	r := newRope(positions, []int{2 * len(frequencies)}, 0, at, round32)
+	if factor != 1 {
+		r.Cos, r.Sin = r.Cos.Times(factor), r.Sin.Times(factor)
+	}
+	return r
 }
 
 // Concat returns the table of the positions of r followed by those of s.
 func (r Rope) Concat(s Rope) Rope {
-	return Rope{mlx.Concat(0, r.Cos, s.Cos), mlx.Concat(0, r.Sin, s.Sin)}
+	return Rope{Cos: mlx.Concat(0, r.Cos, s.Cos), Sin: mlx.Concat(0, r.Sin, s.Sin), Across: r.Across}
 }
 
 // Batched returns the table of B sequences of L positions each, for x [B, H, L, D], from that of all
@@ -85,14 +95,12 @@ func (r Rope) Batched(length int) Rope {
 		return r
 	}
 	shape := []int{-1, 1, length, r.Cos.Dim(1)}
-	return Rope{r.Cos.Reshape(shape...), r.Sin.Reshape(shape...)}
+	return Rope{Cos: r.Cos.Reshape(shape...), Sin: r.Sin.Reshape(shape...), Across: r.Across}
 }
 
 // Interleaved rotates the pairs (2i, 2i+1) of x [B, H, L, D], in float32, as the
-// image transformers do.
-func (r Rope) Interleaved(x *mlx.Array) *mlx.Array {
-	return mlx.RotatePairs(x, r.Cos, r.Sin)
-}
+// image transformers do, or with Across as [mlx.RopeTable] describes.
+func (r Rope) Interleaved(x *mlx.Array) *mlx.Array { return mlx.RopeTable(r).Rotate(x) }
 
 // HalfSplit rotates the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the
 // language models do. D is twice the number of columns; features after it stay as they are.

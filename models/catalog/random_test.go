@@ -34,11 +34,13 @@ func TestPublishedConfigs(t *testing.T) {
 	flux3 := map[string]float64{"transformer": 5.549, "text_encoder": 3.619, "vae": 0.0840}
 	flux3Base := map[string]float64{"transformer": 5.538, "text_encoder": 3.619, "vae": 0.0840}
 	dev := map[string]float64{"transformer": 32.22, "text_encoder": 17.34, "vae": 0.0840}
+	ernie := map[string]float64{"transformer": 8.033, "text_encoder": 3.313, "vae": 0.0840}
 	want := map[string]map[string]float64{
 		"anima":       {"transformer": 1.956, "text_conditioner": 0.1347, "text_encoder": 0.596, "vae": 0.1246},
 		"flux2-dev":   dev,
 		"flux3-klein": flux3, "flux3-klein-base": flux3Base,
 		"krea-2": krea2, "krea-2-raw": krea2,
+		"ernie-image": ernie, "ernie-image-turbo": ernie,
 		"qwen-image-2.1": qwen21, "qwen-image-2.1-turbo": qwen21,
 		"z-image": z, "z-image-turbo": z, "flux1-schnell": schnell, "flux1-dev": flux, "flux1-krea-dev": flux,
 		"flux1-kontext-dev": flux, "flux1-fill-dev": flux,

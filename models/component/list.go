@@ -18,6 +18,7 @@ var All = named(
 	QwenImageTransformer2DModel,
 	Krea2Transformer2DModel,
 	CosmosTransformer3DModel,
+	ErnieImageTransformer2DModel,
 	AutoencoderKLFlux2, // before AutoencoderKL, whose tensors are a subset
 	AutoencoderKL,
 	AutoencoderKLQwenImage21, // before AutoencoderKLQwenImage, whose diffusers' names it has too
@@ -30,6 +31,7 @@ var All = named(
 	Qwen3VLForConditionalGeneration, // before Qwen3Model, whose names occur in its files
 	Qwen3Model,
 	Qwen25VLForConditionalGeneration,
+	Ministral3ForCausalLM,
 	Mistral3ForConditionalGeneration, // after those that have its names and more
 )
 

@@ -1,15 +1,17 @@
 package component
 
 import (
+	"maps"
+
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/textenc"
 )
 
-// Mistral3ForConditionalGeneration is the text encoder of FLUX.2-dev.
+// Mistral3ForConditionalGeneration is the text encoder of FLUX.2-dev and ERNIE-Image.
 var Mistral3ForConditionalGeneration = &Class{
-	Name: "Mistral3ForConditionalGeneration", Library: "transformers", Role: TextEncoder, Folder: "text_encoder",
+	Name: "Mistral3ForConditionalGeneration", Aliases: []string{Mistral3Model}, Library: "transformers", Role: TextEncoder, Folder: "text_encoder",
 	Prefix: "model.", Headed: true,
-	// mflux 0.24 does not have the class: the names are those of transformers 5
+	// mflux 0.24 does not have FLUX.2-dev: the first names are those of transformers 5
 	MFlux: []*layout.Table{{
 		Metadata:  mfluxKey,
 		Signature: []string{"language_model.embed_tokens.weight", "language_model.layers.0.mlp.gate_proj.weight"},
@@ -21,7 +23,7 @@ var Mistral3ForConditionalGeneration = &Class{
 		),
 		Lacks: []string{"lm_head.weight", "language_model.lm_head.weight", "vision_tower.*", "multi_modal_projector.*",
 			"model.vision_tower.*", "model.multi_modal_projector.*"},
-	}},
+	}, Mistral3OfErnieImage},
 	// names of transformers 4 and 5, and of ComfyUI, whose files have the tokenizer too
 	Original: []*layout.Table{
 		mistral3Table("language_model.model."), mistral3Table("model.language_model."), mistral3Table("model."),
@@ -35,9 +37,47 @@ var Mistral3ForConditionalGeneration = &Class{
 	},
 }
 
+// Mistral3Model is the class name of the text encoder in ERNIE-Image: the model without a head.
+const Mistral3Model = "Mistral3Model"
+
+// Ministral3ForCausalLM is the language model that rewrites prompts for ERNIE-Image, in folders of its models.
+var Ministral3ForCausalLM = &Class{
+	Name: "Ministral3ForCausalLM", Library: "transformers", Role: TextEncoder, Folder: "pe", Prefix: "model.", Standalone: true,
+	Original: []*layout.Table{{Prefixes: namedPrefixes("pe"), Prefixed: true, Signature: []string{
+		"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.weight",
+	}}},
+	Infer: func(s *layout.Sizes, inferred, published map[string]any) { maps.Copy(inferred, mistralSizes(s, "")) },
+	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
+		c := textenc.DefaultMinistral3Config()
+		if err := o.Read(&c); err != nil {
+			return nil, err
+		}
+		return textenc.NewMinistral3ForCausalLM(c, o.Dtype), nil
+	},
+	Blocks: func(model any) BlockMemory {
+		layers, heads, width, hidden := model.(interface{ Sizes() (int, int, int, int) }).Sizes()
+		return languageModel(layers, heads, width, hidden)
+	},
+	Whole: "baidu/ERNIE-Image",
+}
+
+// Mistral3OfErnieImage is mflux's layout of the text encoder of ERNIE-Image.
+var Mistral3OfErnieImage = &layout.Table{
+	Metadata:  mfluxKey,
+	Signature: []string{"language_model.model.embed_tokens.weight", "language_model.model.layers.0.mlp.gate_proj.weight"},
+	Rules:     layout.Rename("language_model.model", "language_model"),
+	Lacks:     []string{"lm_head.weight", "vision_tower.*", "multi_modal_projector.*"},
+}
+
+// Ministral3Of3B is the config of the language model of Ministral 3 with 3 billion parameters.
+var Ministral3Of3B = map[string]any{
+	"model_type": "ministral3", "hidden_size": 3072, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 32,
+	"num_key_value_heads": 8, "head_dim": 128,
+}
+
 func mistral3Table(prefix string) *layout.Table {
 	return &layout.Table{
-		Prefixes: textPrefixes("mistral3_24b"),
+		Prefixes: textPrefixes("mistral3_24b", "ministral3_3b"),
 		Signature: []string{
 			prefix + "embed_tokens.weight", prefix + "layers.0.self_attn.q_proj.weight", prefix + "layers.0.mlp.gate_proj.weight",
 		},
@@ -49,16 +89,26 @@ func mistral3Table(prefix string) *layout.Table {
 	}
 }
 
-// inferMistral3 assumes the head size of the published model.
+// inferMistral3 takes a language model as wide as that of Ministral 3 with 3 billion parameters for one.
 func inferMistral3(s *layout.Sizes, inferred, published map[string]any) {
-	const size, first = 128, "language_model.layers.0."
-	text := map[string]any{
-		"vocab_size": s.Dim("language_model.embed_tokens.weight", 0), "hidden_size": s.Dim("language_model.embed_tokens.weight", 1),
-		"intermediate_size": s.Dim(first+"mlp.gate_proj.weight", 0), "num_hidden_layers": s.Count("language_model.layers"),
+	text := mistralSizes(s, "language_model.")
+	if text["hidden_size"] == Ministral3Of3B["hidden_size"] {
+		text["model_type"] = Ministral3Of3B["model_type"]
+		delete(text, "rope_theta")
+	}
+	inferred["text_config"] = text
+}
+
+// mistralSizes assumes the head size and the rotary embedding of the published models.
+func mistralSizes(s *layout.Sizes, root string) map[string]any {
+	const size = 128
+	first := root + "layers.0."
+	return map[string]any{
+		"vocab_size": s.Dim(root+"embed_tokens.weight", 0), "hidden_size": s.Dim(root+"embed_tokens.weight", 1),
+		"intermediate_size": s.Dim(first+"mlp.gate_proj.weight", 0), "num_hidden_layers": s.Count(root + "layers"),
 		"head_dim":            size,
 		"num_attention_heads": s.Divide("the queries' width", s.Dim(first+"self_attn.q_proj.weight", 0), size),
 		"num_key_value_heads": s.Divide("the keys' width", s.Dim(first+"self_attn.k_proj.weight", 0), size),
 		"hidden_act":          "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e9,
 	}
-	inferred["text_config"] = text
 }

@@ -6,6 +6,7 @@ var (
 	T5TokenizerFast    = &Class{Name: "T5TokenizerFast", Library: "transformers", Role: Tokenizer}
 	Qwen2Tokenizer     = &Class{Name: "Qwen2Tokenizer", Library: "transformers", Role: Tokenizer}
 	Qwen2TokenizerFast = &Class{Name: "Qwen2TokenizerFast", Library: "transformers", Role: Tokenizer}
+	TokenizersBackend  = &Class{Name: "TokenizersBackend", Library: "transformers", Role: Tokenizer}
 
 	FlowMatchEulerDiscreteScheduler = &Class{Name: "FlowMatchEulerDiscreteScheduler", Library: "diffusers", Role: Scheduler}
 

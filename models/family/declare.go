@@ -48,6 +48,7 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 	if d.VAE, autoencoder, err = component.DeclareAutoencoder(f, component.Autoencoders); err != nil {
 		return nil, err
 	}
+	Adapt(class.Name, d.VAE)
 	d.Components = append(d.Components, autoencoder)
 	if err := d.checkClasses(x); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errs.ErrUnsupported, checkpoint.FullName(f.FS, index.Name(f.FS)), err)
@@ -85,6 +86,13 @@ func (c *Class) published() Model {
 		}
 	}
 	return Model{}
+}
+
+// Adapt changes a declared autoencoder as a pipeline class does (see [Class.Autoencoder]).
+func Adapt(class string, a vae.Autoencoder) {
+	if c := Find(class); c != nil && c.Autoencoder != nil {
+		c.Autoencoder(a)
+	}
 }
 
 // checkClasses returns an error if the index names another class of a component than the one that runs,

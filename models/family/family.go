@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
+	"github.com/gomflux/gomflux/vae"
 )
 
 // A Family is a group of pipeline classes that have much in common.
@@ -45,6 +46,9 @@ type Class struct {
 	// Configure reads the configs of a pipeline's components, and declares the networks of those
 	// with weights, except the vae. After an error, which Configs keeps, it returns nothing.
 	Configure func(f *Configs) (Pipeline, Networks)
+	// Autoencoder changes a declared autoencoder, if diffusers' pipeline replaces values of its config; it
+	// may be nil.
+	Autoencoder func(a vae.Autoencoder)
 	// References is the largest number of reference images, 0 if its pipelines take none.
 	References int
 	// NeedsNegativePrompt reports that diffusers' pipeline applies guidance only if a negative

@@ -16,7 +16,7 @@ import (
 )
 
 // All lists the supported families.
-var All = []*Family{ZImage, Flux1, Flux2, Flux3, QwenImage, QwenImage21, Krea2, Anima}
+var All = []*Family{ZImage, Flux1, Flux2, Flux3, QwenImage, QwenImage21, Krea2, ErnieImage, Anima}
 
 // Classes lists the names of the supported pipeline classes, sorted.
 func Classes() (names []string) {

@@ -32,6 +32,7 @@ var diffusersClasses = map[string]string{
 	"ZImageOmniPipeline": "SigLIP", "ZImageControlNetPipeline": "a ControlNet",
 	"ZImageControlNetInpaintPipeline": "a ControlNet", "Krea2Pipeline": "Krea2Pipeline",
 	"AnimaModularPipeline":     "AnimaModularPipeline",
+	"ErnieImagePipeline":       "ErnieImagePipeline",
 	"StableDiffusion3Pipeline": `"StableDiffusion3Pipeline"; this version runs`,
 }
 

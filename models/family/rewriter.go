@@ -14,6 +14,11 @@ type Rewriter struct {
 	// Thinking reports that the model thinks first, with a number of tokens at most.
 	Thinking       bool
 	ThinkingBudget int
+	// Component is the folder of a language model that models of the family may have for this. Its chat
+	// template has the instructions, and Message is what it gets, for an image of some size. Its tokenizer
+	// is in a folder with _tokenizer after the name.
+	Component string
+	Message   func(prompt string, width, height int) (string, error)
 }
 
 // rewriterRules end all system prompts: what gomflux checks, or promises.

@@ -46,6 +46,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLImageProcessor,
@@ -444,6 +446,21 @@ def language_models():
     generate("qwen3-published", Qwen3ForCausalLM)  # tied
     generate("qwen25vl-published", Qwen2_5_VLForConditionalGeneration, modules=True)
     generate("qwen3vl-published", Qwen3VLForConditionalGeneration, modules=True)
+    yarn = {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 6.0, "original_max_position_embeddings": 60, "beta_fast": 16.0,
+        "beta_slow": 2.0, "llama_4_scaling_beta": 0.3,
+    }  # fmt: skip
+    begin(
+        "ministral3-head",
+        Ministral3ForCausalLM,
+        Ministral3Config(
+            hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=16, rms_norm_eps=2e-6, rope_parameters=yarn, max_position_embeddings=360, vocab_size=40,
+            pad_token_id=None, eos_token_id=None,
+        ),
+        small=False,
+    )  # fmt: skip
+    generate("ministral3-head", Ministral3ForCausalLM, modules=True)
     text = dict(
         hidden_size=24, intermediate_size=20, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
         head_dim=24, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=8,
@@ -464,7 +481,7 @@ def generate(name, kind, modules=False, seed=5):
     model = kind.from_pretrained(HERE / name, dtype=torch.float32).eval()
     random, record = torch.Generator().manual_seed(seed), {}
     for run, numbers in {"text": [], "seen": [0, 2]}.items():
-        if numbers and kind is Qwen3ForCausalLM:
+        if numbers and kind in (Qwen3ForCausalLM, Ministral3ForCausalLM):
             continue
         prompt = torch.randint(30, (9,), generator=random).tolist()
         inputs = {}

@@ -177,8 +177,7 @@ func appendIDs(ids []int32, tokens []string, id func(string) (int32, error)) ([]
 	return ids, nil
 }
 
-// setSides notes padding or truncation on the left, which is not supported. The
-// config takes precedence over tokenizer.json.
+// setSides notes padding or truncation on the left. The config takes precedence over tokenizer.json.
 func (s *tokenizerSpec) setSides(whole *tokenizerFile, config *tokenizerConfig) {
 	var padding, truncation string
 	if whole != nil {
@@ -190,11 +189,5 @@ func (s *tokenizerSpec) setSides(whole *tokenizerFile, config *tokenizerConfig) 
 	if config.TruncationSide != "" {
 		truncation = config.TruncationSide
 	}
-	s.padsLeft = strings.EqualFold(padding, "left")
-	switch {
-	case s.padsLeft:
-		s.left = "padding_side left"
-	case strings.EqualFold(truncation, "left"):
-		s.left = "truncation_side left"
-	}
+	s.padsLeft, s.cutsLeft = strings.EqualFold(padding, "left"), strings.EqualFold(truncation, "left")
 }

@@ -125,8 +125,8 @@ type tokenizerSpec struct {
 	before, after []int32 // special tokens around a text
 	pad           int32   // -1 without padding
 	maxLength     int
-	left          string // the option that pads or truncates on the left, or ""
 	padsLeft      bool
+	cutsLeft      bool // it truncates on the left
 }
 
 // A merge is a pair of tokens that BPE joins.

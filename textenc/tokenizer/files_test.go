@@ -383,7 +383,7 @@ func TestEncodePaddedRefuses(t *testing.T) {
 		"no room":         {"clip-5", "tokenizer_config.json", nil, 1, "2 special ones"},
 		"no pad token":    {"qwen2-5", "tokenizer_config.json", map[string]any{"pad_token": "null"}, 5, "no pad token"},
 		"padding_side":    {"qwen2-5", "tokenizer_config.json", map[string]any{"padding_side": "left"}, 5, "padding_side left"},
-		"truncation_side": {"qwen2-5", "tokenizer_config.json", map[string]any{"truncation_side": "left"}, 5, "truncation_side left"},
+		"truncation_side": {"qwen2-5", "tokenizer_config.json", map[string]any{"truncation_side": "left"}, 0, "truncation_side left"},
 		"padding": {"qwen2-5", "tokenizer.json", map[string]any{"padding": map[string]any{"direction": "Left"}}, 5,
 			"padding_side left"},
 	} {

@@ -23,8 +23,8 @@ type Tokenizer struct {
 	after     []int32 // special tokens after it
 	pad       int32   // -1 without padding
 	maxLength int
-	left      string // why EncodePadded returns an error, or ""
 	padsLeft  bool
+	cutsLeft  bool
 }
 
 // maxText is the largest size of a text in bytes. The library ends the process if one
@@ -61,7 +61,7 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	}
 	return &Tokenizer{
 		encoder: e, vocab: spec.size, before: spec.before, after: spec.after,
-		pad: spec.pad, maxLength: spec.maxLength, left: spec.left, padsLeft: spec.padsLeft,
+		pad: spec.pad, maxLength: spec.maxLength, padsLeft: spec.padsLeft, cutsLeft: spec.cutsLeft,
 	}, nil
 }
 
@@ -170,9 +170,6 @@ func (t *Tokenizer) EncodePadded(text string, n int) (Padded, error) {
 	if n < t.Special() {
 		return Padded{}, fmt.Errorf("%d tokens do not hold the %d special ones around a text", n, t.Special())
 	}
-	if t.left != "" {
-		return Padded{}, fmt.Errorf("the tokenizer has %s, which is not supported", t.left)
-	}
 	ids, err := t.Encode(text)
 	if err != nil {
 		return Padded{}, err
@@ -181,8 +178,13 @@ func (t *Tokenizer) EncodePadded(text string, n int) (Padded, error) {
 	if p.Tokens > n {
 		p.Tokens, p.Truncated = n, true
 	}
-	if p.Tokens < n && t.pad < 0 {
+	switch {
+	case p.Tokens < n && t.pad < 0:
 		return Padded{}, errors.New("the tokenizer has no pad token")
+	case p.Tokens < n && t.padsLeft:
+		return Padded{}, errors.New("the tokenizer has padding_side left, which is not supported")
+	case p.Truncated && t.cutsLeft:
+		return Padded{}, errors.New("the tokenizer has truncation_side left, which is not supported")
 	}
 	p.IDs = t.around(ids[:p.Tokens-t.Special()], n)
 	for len(p.IDs) < n {

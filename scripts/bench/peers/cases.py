@@ -67,6 +67,7 @@ FAMILIES = {
         "Qwen-Image-Edit-2509", "qwen-image-edit-plus", "qwen", 30, "qwen-image-edit-2509", guidance=(1.0, 4.0),
         references=1, vision=196, edits=True,
     ),
+    "ernie-image": Family("ERNIE-Image", "ernie-image", "flux2", 64, "ernie-image", guidance=(1.0, 4.0)),
     "krea-2": Family("Krea 2", "krea-2", "qwen", 64, "krea-2", guidance=(0.0, 4.5)),
     "qwen-image-2.1": Family("Qwen-Image-2.1", "qwen-image-2.1", "qwen21", 64, "qwen-image-2.1", guidance=(1.0, 4.0)),
 }  # fmt: skip

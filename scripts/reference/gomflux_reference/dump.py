@@ -239,7 +239,7 @@ def generate(pipe, family, record, settings, images: Pictures, scheduler, run, o
             **{name: settings[name] for name in family.cfg if name in settings},
             **start,
         ).images[0]
-    if pipe.scheduler.begin_index != first and not family.bare:
+    if (pipe.scheduler.begin_index or 0) != first and not family.bare:  # None is the first
         raise SystemExit(f"diffusers begins at step {pipe.scheduler.begin_index} of {steps}, not at {first}")
     image = inpaint.finished(pipe, record, images, image, height, width)
     if checks.problems:

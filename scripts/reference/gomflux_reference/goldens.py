@@ -323,6 +323,33 @@ dump flux3-klein-base/model flux3-klein-base/dump --prompt {shlex.quote(EDIT)} -
     'transformer.norm_out*@0' 'text_encoder.*.layers.[012]' 'text_encoder.*.layers.1.*norm' 'vae.encoder.mid_block'
     'vae.decoder.*_block' '!*dropout*' '!*:in.*' '!transformer.pos_embed*'
 
+tiny ernie-image/model --family ernie-image --seed 63 --layout hub --shards 2
+    --heads 2 --axes-dims 4 6 4 --layers 2 --intermediate 40
+    --text-hidden 28 --text-intermediate 28 --text-layers 3 --text-heads 3 --text-kv-heads 1 --text-head-dim 8
+    --merges 200 --vae-channels 4 4 4 8 --vae-decoder-channels 4 4 8 8 --vae-layers-per-block 1 --vae-norm-groups 2
+
+dump ernie-image/model ernie-image/dump --prompt {shlex.quote(SHORT + " violin")} --negative-prompt {shlex.quote(NEGATIVE)}
+    --steps 3 --guidance 3.5 --seed 63 --height 48 --width 80
+    --taps 'transformer@*' 'transformer.layers.?@*' 'transformer.layers.0*@0' 'transformer.layers.0.self_attention@0:[qk]*'
+    'transformer.time*@0' 'transformer.*embed*@0' 'transformer.adaLN*@0' 'transformer.final*@0' 'text_encoder.*.layers.?'
+    'text_encoder.*.layers.0*' 'text_encoder.*.layers.1.self_attn:[qk]*' 'vae.decoder.mid_block' '!*:in.*' '!transformer.pos_embed*'
+
+tiny ernie-image-small/model --family ernie-image --seed 64 --kind small-activations --layout v5
+    --heads 5 --axes-dims 2 4 6 --layers 2 --intermediate 32 --rope-theta 100 --norm-eps 2e-5
+    --text-hidden 24 --text-intermediate 28 --text-layers 4 --text-heads 4 --text-kv-heads 2 --text-head-dim 10
+    --text-rope-theta 20000 --text-norm-eps 2e-5 --text-model mistral --yarn-factor 3 --yarn-original 200 --merges 150
+    --padding-side right --vae-channels 3 6 6 --vae-decoder-channels 6 6 9 --vae-layers-per-block 1 --vae-norm-groups 3
+    --latent-channels 6 --batch-norm-eps 1e-3 --shift 3
+
+dump ernie-image-small/model ernie-image-small/dump --prompt {shlex.quote(EDIT)} --steps 2 --guidance 1 --seed 64
+    --height 56 --width 40 --taps 'transformer@*' 'transformer.layers.?@1*' 'transformer.layers.0.adaLN*@0'
+    'transformer.layers.0.*attention*@0' 'transformer.time*@0*' 'transformer.text_proj@0' 'transformer.final_norm*@0'
+    'text_encoder.*.layers.[012]' 'text_encoder.*.layers.1.*norm' 'vae.decoder.*_block' '!*dropout*' '!*:in.*'
+
+dump ernie-image/model ernie-image-float16/dump --prompt 'a red circle' --compute float16
+    --steps 2 --guidance 3 --seed 65 --height 48 --width 64
+    --taps 'transformer@*' 'transformer.layers.?@*' 'text_encoder.*.layers.[01]'
+
 tiny qwen-image-ordinary/model --family qwen-image --seed 41 --layout hub --shards 2
     --heads 2 --axes-dims 2 4 4 --layers 2 --text-intermediate 28 --text-layers 2 --text-heads 3 --text-kv-heads 1
     --text-mrope-section 1 2 1 --merges 330 --vision-heads 1 --vision-head-dim 8 --vision-intermediate 12

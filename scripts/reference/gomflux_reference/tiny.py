@@ -162,8 +162,9 @@ def model_files(folder: Path, module: transformers.PreTrainedModel):
 
 
 def rotary(config: dict):
-    """Writes the rotary embedding's settings of transformers 5 as transformers 4 did."""
-    if not (rope := config.pop("rope_parameters", None)):
+    """Writes the rotary embedding's settings of transformers 5 as transformers 4 did, but for YaRN: models that have it
+    need version 5."""
+    if config.get("rope_parameters", {}).get("rope_type") == "yarn" or not (rope := config.pop("rope_parameters", None)):
         return
     section = rope.get("mrope_section")
     scaling = {"mrope_section": section, "rope_type": "default", "type": "default"} if section else None

@@ -112,7 +112,7 @@ def unfilled(place: str):
     return fail
 
 
-MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2", "flux_3", "anima")
+MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2", "flux_3", "ernie_image", "anima")
 FAMILIES = {
     name: family
     for module in MODULES

@@ -1,9 +1,11 @@
 """What several families do alike in their pipelines."""
 
+import math
 import random
 from pathlib import Path
 
 import diffusers
+import torch
 
 from .. import tokenizer
 from ..files import index_file, read_json
@@ -45,6 +47,12 @@ def attention(d: dict) -> dict:
         num_attention_heads=d["heads"],
         axes_dims_rope=list(d["axes_dims"]),
     )
+
+
+def rounds_sinusoids(size: int) -> bool:
+    """Tells whether torch rounds the frequencies of so many sinusoids correctly, as gomflux does."""
+    exponents = -math.log(10000) * torch.arange(size // 2, dtype=torch.float32) / (size // 2)
+    return bool((exponents.exp() == exponents.double().exp().float()).all())
 
 
 def draw_attention(r: random.Random, heads: int | None = None, layers: int = 3) -> dict:

@@ -47,6 +47,13 @@ MISTRAL_24B = dict(
     text_rope_theta=1e9,
 )  # fmt: skip
 
+# The same of Ministral 3, whose rotary embeddings are YaRN's.
+MINISTRAL = MISTRAL | dict(text_layers=3, text_rope_theta=1e4, text_model="ministral3", yarn_factor=8.0, yarn_original=24)
+MINISTRAL_3B = dict(
+    text_hidden=3072, text_intermediate=9216, text_layers=26, text_heads=32, text_kv_heads=8, text_head_dim=128,
+    text_rope_theta=1e6, text_model="ministral3", yarn_factor=16.0, yarn_original=16384,
+)  # fmt: skip
+
 # The same of CLIP and T5.
 CLIP_T5 = dict(
     clip_hidden=24, clip_intermediate=40, clip_layers=3, clip_heads=3, clip_norm_eps=1e-5, clip_merges=200,
@@ -131,14 +138,25 @@ MISTRAL_CHAT = """\
 """
 
 
+def mistral_rope(d: dict) -> dict:
+    """Returns the class of a Mistral's layers and its rotary embeddings, for its config."""
+    if "yarn_factor" not in d:
+        return dict(model_type="mistral", rope_theta=d["text_rope_theta"])
+    yarn = dict(
+        rope_type="yarn", rope_theta=d["text_rope_theta"], factor=d["yarn_factor"],
+        original_max_position_embeddings=d["yarn_original"], beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+        mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
+    )  # fmt: skip
+    return dict(model_type=d["text_model"], rope_parameters=yarn)
+
+
 def mistral3(d: dict, tok) -> transformers.Mistral3ForConditionalGeneration:
     """Returns a Mistral 3 with a vision encoder of two layers, for a tokenizer with tokens of images."""
     text = dict(
         **decoder(d, tok),
-        model_type="mistral",
+        **mistral_rope(d),
         hidden_size=d["text_hidden"],
         head_dim=d["text_head_dim"],
-        rope_theta=d["text_rope_theta"],
         sliding_window=None,
         max_position_embeddings=131072,
     )
@@ -172,6 +190,14 @@ def draw_qwen3(r: random.Random, layers: int) -> dict:
         text_rope_theta=10 ** r.uniform(4, 6.5),
         text_norm_eps=r.choice((1e-6, 2e-6, 1e-5)),
         merges=r.randint(150, 400),
+    )
+
+
+def draw_ministral3(r: random.Random, layers: int) -> dict:
+    return draw_qwen3(r, layers) | dict(
+        text_model=r.choice(("ministral3", "mistral")),
+        yarn_factor=round(r.uniform(1.5, 16), 2),
+        yarn_original=r.randint(8, 300),
     )
 
 

@@ -1,0 +1,290 @@
+package transformer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+)
+
+// ErnieImageConfig is transformer/config.json of diffusers' ErnieImageTransformer2DModel.
+type ErnieImageConfig struct {
+	HiddenSize        int     `json:"hidden_size"`
+	NumAttentionHeads int     `json:"num_attention_heads"`
+	NumLayers         int     `json:"num_layers"`
+	FFNHiddenSize     int     `json:"ffn_hidden_size"`
+	InChannels        int     `json:"in_channels"`
+	OutChannels       int     `json:"out_channels"`
+	PatchSize         int     `json:"patch_size"`
+	TextInDim         int     `json:"text_in_dim"`
+	RopeTheta         float64 `json:"rope_theta"`
+	RopeAxesDim       []int   `json:"rope_axes_dim"`
+	Eps               float64 `json:"eps"`
+	QKLayerNorm       bool    `json:"qk_layernorm"`
+}
+
+// DefaultErnieImageConfig returns the values that diffusers uses for fields that a config lacks.
+func DefaultErnieImageConfig() ErnieImageConfig {
+	return ErnieImageConfig{
+		HiddenSize: 3072, NumAttentionHeads: 24, NumLayers: 24, FFNHiddenSize: 8192, InChannels: 128, OutChannels: 128,
+		PatchSize: 1, TextInDim: 2560, RopeTheta: 256, RopeAxesDim: []int{32, 48, 48}, Eps: 1e-6, QKLayerNorm: true,
+	}
+}
+
+// Validate returns an error if the model cannot be run with the config.
+func (c *ErnieImageConfig) Validate() error {
+	for _, size := range []struct {
+		name  string
+		value int
+	}{
+		{"hidden_size", c.HiddenSize}, {"num_attention_heads", c.NumAttentionHeads}, {"ffn_hidden_size", c.FFNHiddenSize},
+		{"in_channels", c.InChannels}, {"text_in_dim", c.TextInDim},
+	} {
+		if size.value < 1 || size.value > nn.MaxDim {
+			return fmt.Errorf("%s %d: expected 1 to %d", size.name, size.value, nn.MaxDim)
+		}
+	}
+	switch {
+	case c.HiddenSize%c.NumAttentionHeads != 0:
+		return fmt.Errorf("hidden_size %d: expected a multiple of num_attention_heads %d", c.HiddenSize, c.NumAttentionHeads)
+	case c.OutChannels != c.InChannels:
+		return fmt.Errorf("out_channels %d: expected in_channels %d", c.OutChannels, c.InChannels)
+	case c.PatchSize != 1:
+		return fmt.Errorf("patch_size %d: expected 1", c.PatchSize)
+	case !(c.RopeTheta > 0):
+		return fmt.Errorf("rope_theta %g: expected a positive number", c.RopeTheta)
+	case !(c.Eps >= 0):
+		return fmt.Errorf("eps %g: must not be negative", c.Eps)
+	case !c.QKLayerNorm:
+		return errors.New("qk_layernorm false: expected true")
+	}
+	return validateJoint(c.NumAttentionHeads, c.HiddenSize/c.NumAttentionHeads, c.NumLayers, 0, c.RopeAxesDim, 3)
+}
+
+// ErnieImage is diffusers' ErnieImageTransformer2DModel: blocks over one sequence of image and text, all
+// of which have the same modulation.
+type ErnieImage struct {
+	nn.Module `in:"hidden_states text_bth"`
+
+	XEmbedder       *ernieEmbedder     `w:"x_embedder"`
+	TextProj        *nn.Linear         `w:"text_proj"` // nil if the text is as wide as the stream
+	TimeProj        timeProj           `w:"time_proj"`
+	TimeEmbedding   *timestepEmbedding `w:"time_embedding"`
+	AdaLNModulation *nn.Sequential     `w:"adaLN_modulation"`
+	Layers          []*ernieBlock      `w:"layers"`
+	FinalNorm       *ernieFinalNorm    `w:"final_norm"`
+	FinalLinear     *nn.Linear         `w:"final_linear"`
+
+	Config ErnieImageConfig
+}
+
+// NewErnieImage declares the model of a validated config.
+func NewErnieImage(c ErnieImageConfig) *ErnieImage {
+	dim := c.HiddenSize
+	m := &ErnieImage{
+		XEmbedder:       &ernieEmbedder{Proj: nn.NewConv2d(c.InChannels, dim, 1, 1, 0)},
+		TimeEmbedding:   newTimestepEmbedding(dim, dim, true),
+		AdaLNModulation: nn.NewSequential(&nn.SiLU{}, nn.NewLinear(dim, 6*dim, true)),
+		FinalNorm:       &ernieFinalNorm{Norm: nn.NewLayerNorm(c.Eps), Linear: nn.NewLinear(dim, 2*dim, true)},
+		FinalLinear:     nn.NewLinear(dim, c.OutChannels, true),
+		Config:          c,
+	}
+	if c.TextInDim != dim {
+		m.TextProj = nn.NewLinear(c.TextInDim, dim, false)
+	}
+	for range c.NumLayers {
+		m.Layers = append(m.Layers, newErnieBlock(c))
+	}
+	return m
+}
+
+// ErnieImageSequence is the layout of an image size with a number of text tokens. It is the same for all
+// steps.
+type ErnieImageSequence struct {
+	h, w int
+	rope nn.Rope
+}
+
+// Sequence lays out latents of height×width with a text of the given number of tokens, which follows the
+// image. Token n of the text is at (n, 0, 0), and the latent in row y and column x at (text, y, x).
+func (m *ErnieImage) Sequence(height, width, text int) *ErnieImageSequence {
+	positions := appendGrid(nil, height, width, text, 3)
+	for n := range text {
+		positions = append(positions, []int{n, 0, 0})
+	}
+	rope := nn.NewQwenImageRope(positions, m.Config.RopeAxesDim, m.Config.RopeTheta)
+	rope.Across = true
+	return &ErnieImageSequence{height, width, rope}
+}
+
+// Timestep is the sinusoidal embedding [1, hidden_size] that Forward takes, for a time t from 0 to 1000
+// (pure noise): all sines, then all cosines.
+func (m *ErnieImage) Timestep(t float32) *mlx.Array {
+	halves := nn.TimestepEmbedding(t, m.Config.HiddenSize).Split(2, 1)
+	return mlx.Concat(1, halves[1], halves[0])
+}
+
+// Forward returns the velocity [B, C, H, W] for latents [B, C, H, W]. timestep are sinusoids from
+// [ErnieImage.Timestep], and text are prompt embeddings [1, T, text_in_dim], for all latents. It computes
+// in the dtype of the latents, in float16 with float32 residual streams.
+func (m *ErnieImage) Forward(latents, timestep, text *mlx.Array, s *ErnieImageSequence) *mlx.Array {
+	return Run(m.Pass(latents, timestep, text, s))
+}
+
+// Pass returns Forward in parts.
+func (m *ErnieImage) Pass(latents, timestep, text *mlx.Array, s *ErnieImageSequence) Pass {
+	p := &erniePass{ErnieImage: m, s: s, latents: latents, text: text}
+	p.temb = m.TimeEmbedding.Forward(m.TimeProj.Forward(timestep, latents.Dtype()))
+	p.shared = splitModulations(m.AdaLNModulation.Forward(p.temb), 2)
+	return p
+}
+
+type erniePass struct {
+	*ErnieImage
+	s             *ErnieImageSequence
+	latents, text *mlx.Array
+	temb          *mlx.Array   // [1, dim]
+	shared        []modulation // of attention and feed-forward, [1, 1, dim] each
+}
+
+func (p *erniePass) Embed() Hidden {
+	dtype := p.latents.Dtype()
+	x, c := p.XEmbedder.Forward(p.latents), p.text.AsType(nn.WideDtype(dtype))
+	if p.TextProj != nil {
+		c = p.TextProj.ForwardWide(c, dtype)
+	}
+	return Hidden{Image: mlx.Concat(1, nn.WidenFP16(x), toBatch(c, x.Dim(0)).AsType(nn.WideDtype(dtype)))}
+}
+
+func (p *erniePass) Len() int { return len(p.ErnieImage.Layers) }
+
+func (p *erniePass) Blocks(h Hidden, first, end int) Hidden {
+	x := p.turned(h.Image)
+	for _, b := range mlx.Layers(p.ErnieImage.Layers[first:end], &x) {
+		x = b.Forward(x, p.shared, p)
+	}
+	return Hidden{Image: p.turned(x)}
+}
+
+func (p *erniePass) Output(x *mlx.Array) *mlx.Array {
+	n := p.s.h * p.s.w
+	if !p.Observed() {
+		x = x.Slice(1, 0, n) // the reference drops the text at the end
+	}
+	y := p.turned(p.FinalLinear.Forward(p.FinalNorm.Forward(p.turned(x), p.temb))).Slice(1, 0, n)
+	y = y.Transpose(0, 2, 1).Reshape(x.Dim(0), -1, p.s.h, p.s.w)
+	return p.ErnieImage.tap(y, p)
+}
+
+// tap passes the output of a pass through the hook.
+func (m *ErnieImage) tap(out *mlx.Array, p *erniePass) *mlx.Array {
+	return m.Tap(out, p.latents, p.text)
+}
+
+// turned swaps batch and tokens of x where hooks see them: the reference's stream is [L, B, dim].
+func (p *erniePass) turned(x *mlx.Array) *mlx.Array {
+	if p.Observed() {
+		return x.Transpose(1, 0, 2)
+	}
+	return x
+}
+
+// ernieEmbedder is ErnieImagePatchEmbedDynamic.
+type ernieEmbedder struct {
+	nn.Module
+	Proj *nn.Conv2d `w:"proj"`
+}
+
+// Forward takes latents [B, C, H, W] to tokens [B, H·W, dim].
+func (e *ernieEmbedder) Forward(x *mlx.Array) *mlx.Array {
+	y := e.Proj.Forward(x.Transpose(0, 2, 3, 1))
+	return e.Tap(y.Reshape(y.Dim(0), y.Dim(1)*y.Dim(2), -1), x)
+}
+
+// ernieBlock is ErnieImageSharedAdaLNBlock.
+type ernieBlock struct {
+	nn.Module     `in:"0"`
+	AdaLNSaLN     *nn.RMSNorm       `w:"adaLN_sa_ln"`
+	SelfAttention *ernieAttention   `w:"self_attention"`
+	AdaLNMLPLN    *nn.RMSNorm       `w:"adaLN_mlp_ln"`
+	MLP           *ernieFeedForward `w:"mlp"`
+}
+
+func newErnieBlock(c ErnieImageConfig) *ernieBlock {
+	dim, head := c.HiddenSize, c.HiddenSize/c.NumAttentionHeads
+	a := &ernieAttention{
+		ToQ: nn.NewLinear(dim, dim, false), ToK: nn.NewLinear(dim, dim, false), ToV: nn.NewLinear(dim, dim, false),
+		NormQ: nn.NewRMSNorm(head, c.Eps), NormK: nn.NewRMSNorm(head, c.Eps),
+		ToOut: []*nn.Linear{nn.NewLinear(dim, dim, false)}, heads: c.NumAttentionHeads,
+	}
+	a.QKV = nn.NewStack(a.ToQ, a.ToK, a.ToV)
+	f := &ernieFeedForward{
+		GateProj: nn.NewLinear(dim, c.FFNHiddenSize, false), UpProj: nn.NewLinear(dim, c.FFNHiddenSize, false),
+		LinearFC2: nn.NewLinear(c.FFNHiddenSize, dim, false),
+	}
+	f.In = nn.NewStack(f.GateProj, f.UpProj)
+	return &ernieBlock{
+		AdaLNSaLN: nn.NewRMSNorm(dim, c.Eps), SelfAttention: a, AdaLNMLPLN: nn.NewRMSNorm(dim, c.Eps), MLP: f,
+	}
+}
+
+// Forward takes x [B, L, dim], or as the pass has turned it.
+func (b *ernieBlock) Forward(x *mlx.Array, shared []modulation, p *erniePass) *mlx.Array {
+	attn, mlp := shared[0], shared[1]
+	dx := p.turned(b.SelfAttention.Forward(p.turned(attn.norm(b.AdaLNSaLN, x)), p.s.rope))
+	y, normed := attn.addThenNorm(x, dx, b.AdaLNMLPLN, mlp)
+	return b.Tap(mlp.add(y, b.MLP.Forward(normed)), x)
+}
+
+// ernieAttention is ErnieImageAttention.
+type ernieAttention struct {
+	nn.Module `in:"0"`
+	ToQ       *nn.Linear   `w:"to_q"`
+	ToK       *nn.Linear   `w:"to_k"`
+	ToV       *nn.Linear   `w:"to_v"`
+	NormQ     *nn.RMSNorm  `w:"norm_q"`
+	NormK     *nn.RMSNorm  `w:"norm_k"`
+	ToOut     []*nn.Linear `w:"to_out"`
+
+	QKV   nn.Stack
+	heads int
+}
+
+// Forward takes x [B, L, dim]. The result may be wide: see [nn.Linear.ForwardWide].
+func (a *ernieAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
+	q, k, v := a.NormRope(rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
+	y := joint{}.attend(&a.Module, q, k, v)
+	return a.Tap(a.ToOut[0].ForwardWide(y, x.Dtype()), x)
+}
+
+// ernieFeedForward is ErnieImageFeedForward: down(up x·gelu(gate x)).
+type ernieFeedForward struct {
+	nn.Module
+	GateProj  *nn.Linear `w:"gate_proj"`
+	UpProj    *nn.Linear `w:"up_proj"`
+	LinearFC2 *nn.Linear `w:"linear_fc2"`
+
+	In nn.Stack
+}
+
+// Forward may return a wide result: see [nn.Linear.ForwardWide].
+func (f *ernieFeedForward) Forward(x *mlx.Array) *mlx.Array {
+	in := f.In.Forward(x)
+	y := nn.WidenFP16(in[0].Array()).GELU().Mul(nn.WidenFP16(in[1].Array()))
+	return f.Tap(f.LinearFC2.ForwardWide(y, x.Dtype()), x)
+}
+
+// ernieFinalNorm is ErnieImageAdaLNContinuous.
+type ernieFinalNorm struct {
+	nn.Module `in:"0 1"`
+	Norm      *nn.LayerNorm `w:"norm"`
+	Linear    *nn.Linear    `w:"linear"`
+}
+
+// Forward takes x [B, L, dim] and the embedding of the time [1, dim].
+func (n *ernieFinalNorm) Forward(x, temb *mlx.Array) *mlx.Array {
+	parts := n.Linear.Forward(temb).ExpandDims(1).Split(2, -1)
+	m := modulation{Scale: parts[0], Shift: parts[1]} // the scale first, as in AdaLayerNormContinuous
+	return n.Tap(m.norm(n.Norm, x), x, temb)
+}
