@@ -83,6 +83,9 @@ type Settings struct {
 	// Background is transparent or opaque, as in --background. "" means that it is as the
 	// model generated it.
 	Background string `json:"background,omitempty"`
+	// Layers is the number of layers into which the first of References was split, 0 for an image that is
+	// not made of layers.
+	Layers int `json:"layers,omitempty"`
 	// Batch is the number of images that were generated together, which can affect
 	// rounding. 0 means 1.
 	Batch int `json:"batch,omitempty"`

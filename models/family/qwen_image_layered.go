@@ -123,3 +123,27 @@ func checkLayered(l *Configs, c *transformer.QwenImageConfig, layered bool) {
 			"QwenImageLayeredPipeline (model_index.json names another class)"))
 	}
 }
+
+// Caption is the English prompt of Qwen-Image-Layered's makers for a language model that describes the image
+// after it, from QwenImageLayeredPipeline (image_caption_prompt_en) of diffusers, under the Apache License 2.0.
+const Caption = `# Image Annotator
+You are a professional
+image annotator. Please write an image caption based on the input image:
+1. Write the caption using natural,
+descriptive language without structured formats or rich text.
+2. Enrich caption details by including: 
+ - Object
+attributes, such as quantity, color, shape, size, material, state, position, actions, and so on
+ - Vision Relations
+between objects, such as spatial relations, functional relations, possessive relations, attachment relations, action
+relations, comparative relations, causal relations, and so on
+ - Environmental details, such as weather, lighting,
+colors, textures, atmosphere, and so on
+ - Identify the text clearly visible in the image, without translation or
+explanation, and highlight it in the caption with quotation marks
+3. Maintain authenticity and accuracy:
+ - Avoid
+generalizations
+ - Describe all visible information in the image, while do not add information not explicitly shown in
+the image
+`

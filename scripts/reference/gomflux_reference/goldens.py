@@ -502,7 +502,7 @@ dump qwen-edit/model qwen-edit-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
     --picture qwen-edit-inpaint-crop/picture.png --mask qwen-edit-inpaint-crop/mask.png --mask-crop 6 --image-strength 0
     --steps 2 --guidance 1 --seed 72 --height 64 --width 32 --taps 'transformer@1*' '!*:in.encoder_hidden_states' '!*_ids'
 
-tiny qwen-layered/model --family qwen-image-layered --seed 91 --layout hub
+tiny qwen-layered/model --family qwen-image-layered --seed 91 --layout v5
     --heads 2 --axes-dims 2 2 4 --layers 2 --text-intermediate 24 --text-layers 2 --text-heads 2 --text-kv-heads 1
     --text-mrope-section 1 2 2 --merges 330 --vision-heads 2 --vision-head-dim 4 --vision-intermediate 12 --vision-layers 2
     --vision-full-layers 1 --vision-patch 4 --vision-window 16 --min-pixels 1200 --max-pixels 1500
@@ -513,7 +513,7 @@ dump qwen-layered/model qwen-layered/dump --prompt {shlex.quote(SHORT)} --negati
     --taps 'transformer@*' 'transformer.*_blocks.?@*' 'transformer.time*@*' 'transformer.pos_embed@0' 'transformer.norm_out*@1'
     'text_encoder.*.layers.?' 'vae.encoder.mid_block' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.?' '!*:in.*'
 
-tiny qwen-layered-small/model --family qwen-image-layered --seed 92 --kind small-activations --layout v5
+tiny qwen-layered-small/model --family qwen-image-layered --seed 92 --kind small-activations --layout hub
     --heads 2 --axes-dims 4 4 2 --layers 1 --text-intermediate 28 --text-layers 2 --text-heads 2 --text-kv-heads 1
     --text-mrope-section 1 1 2 --merges 330 --vision-heads 2 --vision-head-dim 4 --vision-intermediate 20
     --vision-layers 2 --vision-full-layers 1 --vision-window 56 --resolution 50 --image-layers 3 --vae-channels 6 6 6 6
@@ -524,7 +524,7 @@ dump qwen-layered-small/model qwen-layered-small/dump --prompt {shlex.quote(SHOR
     'vae.encoder.down_blocks.[1-9]' 'vae.decoder.up_blocks.[01].*.norm?' '!*:in.*'
 
 dump qwen-layered/model qwen-layered-float16/dump --prompt 'a red circle' --compute float16
-    --references qwen-layered/transparent.png --steps 2 --guidance 1 --seed 93 --height 32 --width 48
+    --references qwen-layered/transparent.png --steps 2 --guidance 1 --seed 94 --height 32 --width 48
     --taps 'transformer@*' 'transformer.*_blocks.?@0' 'text_encoder.*.layers.?' 'vae.decoder.mid_block' '!*:in.*'
 
 tiny krea-2/model --family krea-2 --seed 81 --layout hub --shards 2
