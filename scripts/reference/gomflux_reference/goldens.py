@@ -506,7 +506,7 @@ tiny qwen-layered/model --family qwen-image-layered --seed 91 --layout v5
     --heads 2 --axes-dims 2 2 4 --layers 2 --text-intermediate 24 --text-layers 2 --text-heads 2 --text-kv-heads 1
     --text-mrope-section 1 2 2 --merges 330 --vision-heads 2 --vision-head-dim 4 --vision-intermediate 12 --vision-layers 2
     --vision-full-layers 1 --vision-patch 4 --vision-window 16 --min-pixels 1200 --max-pixels 1500
-    --resolution 40 --vae-channels 6 6 6 6
+    --resolution 40 --vae-channels 8 8 8 8
 
 dump qwen-layered/model qwen-layered/dump --prompt {shlex.quote(SHORT)} --negative-prompt {shlex.quote(NEGATIVE)}
     --references qwen-layered/transparent.png --steps 2 --guidance 2.5 --seed 91 --height 64 --width 32
