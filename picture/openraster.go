@@ -46,7 +46,7 @@ func EncodeOpenRaster(w io.Writer, composed image.Image, layers []*image.NRGBA, 
 	stack.WriteString(" </stack>\n</image>\n")
 	add("stack.xml", func(w io.Writer) error { _, err := w.Write(stack.Bytes()); return err })
 	for i, layer := range layers {
-		add(fmt.Sprintf("data/layer%d.png", i+1), func(w io.Writer) error { return Encode(w, PNG, layer, s) })
+		add(fmt.Sprintf("data/layer%d.png", i+1), func(w io.Writer) error { return Encode(w, PNG, layer, ofLayer(s, i+1)) })
 	}
 	add("mergedimage.png", func(w io.Writer) error { return Encode(w, PNG, composed, s) })
 	add("Thumbnails/thumbnail.png", func(w io.Writer) error { return Encode(w, PNG, thumbnail(composed), nil) })
@@ -54,6 +54,16 @@ func EncodeOpenRaster(w io.Writer, composed image.Image, layers []*image.NRGBA, 
 		return err
 	}
 	return z.Close()
+}
+
+// ofLayer returns the settings of a layer.
+func ofLayer(s *Settings, n int) *Settings {
+	if s == nil {
+		return nil
+	}
+	own := *s
+	own.Layer = n
+	return &own
 }
 
 // thumbnail returns an image scaled down to thumbnailSide.

@@ -134,6 +134,9 @@ func (g *generation) save(ctx context.Context, result *gomflux.Result, index int
 	s.Sidecar = nil
 	ext := filepath.Ext(file)
 	for i, layer := range result.Layers {
+		if s.Settings != nil {
+			s.Settings.Layer = i + 1
+		}
 		name, err := s.Save(ctx, fmt.Sprintf("%s-%d%s", strings.TrimSuffix(file, ext), i+1, ext), layer)
 		if err != nil {
 			return file, layers, err
