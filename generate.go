@@ -67,6 +67,9 @@ type Result struct {
 	Image *image.RGBA
 	// Transparent is the image with its transparency, nil if all of it is opaque.
 	Transparent *image.NRGBA
+	// Layers are the layers of a model that splits an image, the lowest first. Over each other they
+	// compose Image.
+	Layers []*image.NRGBA
 	// Settings generate the same image again on the same machine. They do not include
 	// Options.Latents, nor the files of Options.Image, Options.References and
 	// Options.Mask: set Settings.Image, Settings.References and Settings.Mask to record
@@ -185,6 +188,9 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 			return nil, err
 		}
 	}
+	if err := m.caption(ctx, &o); err != nil {
+		return nil, err
+	}
 	r, err := inpaintRequest(m.pipeline, o)
 	if err != nil {
 		return nil, err
@@ -227,7 +233,7 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		}
 		settings.Created, settings.Seconds = start.UTC().Truncate(time.Second), took.Round(time.Millisecond).Seconds()
 		results[i] = &Result{
-			Image: out.Image, Transparent: out.Transparent, Settings: settings, StepsRun: out.Steps,
+			Image: out.Image, Transparent: out.Transparent, Layers: out.Layers, Settings: settings, StepsRun: out.Steps,
 			SkippedSteps: out.Skipped, SkippedNegativeSteps: out.SkippedNegative,
 			PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, Cuts: lost,
 			PromptCached: out.PromptCached,

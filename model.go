@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
+	"sync"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
@@ -25,6 +26,11 @@ type Model struct {
 	source   *Source
 	previews string   // see PreviewDecoder
 	changes  Settings // only the fields that describe how the weights were changed
+
+	captioned struct { // see caption
+		sync.Mutex
+		caption
+	}
 }
 
 // Close frees the memory of the model: its weights, and everything that was kept for later
@@ -170,6 +176,10 @@ type Options struct {
 	// $1, $2 and so on, which is replaced by the model's name for them, such as image 1 or
 	// Picture 1. If Height and Width are 0, the size is derived from these images.
 	References []image.Image
+	// Layers is the number of layers into which a model that splits an image, Qwen-Image-Layered, splits
+	// References[0]: see Result.Layers. 0 stands for the model's default, Model.Layers. Without a Prompt
+	// the model's text encoder describes the image first, as a language model, and Settings have its text.
+	Layers int
 	// Latents, if set, are the initial noise. They override Seed.
 	Latents Latents
 
@@ -219,7 +229,7 @@ func OptionsFrom(s *Settings) Options {
 		TrueCFGScale: s.TrueCFGScale, CFGNormalization: s.CFGNormalization, CFGTruncation: s.CFGTruncation,
 		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
-		Background: Background(s.Background), Inpaint: inpaintOptionsFrom(s),
+		Background: Background(s.Background), Layers: s.Layers, Inpaint: inpaintOptionsFrom(s),
 	}
 }
 
@@ -242,7 +252,7 @@ func (m *Model) settings(r models.Request, o *Options) Settings {
 		GuidanceUnit:     family.Find(m.Class()).GuidanceUnit(),
 		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)), StepCache: r.StepCache,
 		TrueCFGScale: r.TrueCFGScale, CFGNormalization: r.CFGNormalization, CFGTruncation: r.CFGTruncation,
-		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
+		Height: r.Height, Width: r.Width, Layers: r.Layers, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(), KVCache: m.pipeline.KeepsKV(r),
 		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize,
 		LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
@@ -320,7 +330,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 		RefuseLongPrompts: o.RefuseLongPrompts,
 		Scheduler:         string(o.Scheduler), RNG: string(o.RNG), Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
 		References: o.References, Conversions: o.conversions, Background: string(o.Background),
-		Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Overrides: overridesOf(o.Values),
+		Layers: cmp.Or(o.Layers, p.DefaultLayers()), Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Overrides: overridesOf(o.Values),
 		Progress: onCaller(o.Progress), OnStep: onStep(o.OnStep),
 	}
 	switch {

@@ -257,7 +257,11 @@ func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Arr
 
 // decodeWith decodes latents [C, h, w], which unscale maps to the input of the decoder.
 func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) (*image.NRGBA, error) {
-	return a.decode(func() *mlx.Array { return unscale(latents.AsType(a.dtype)).ExpandDims(0) })
+	images, err := a.decode(func() *mlx.Array { return unscale(latents.AsType(a.dtype)).ExpandDims(0) })
+	if err != nil {
+		return nil, err
+	}
+	return images[0], nil
 }
 
 // mayOverflow reports whether values that are not finite may be finite in float32. A hook must see
@@ -274,22 +278,22 @@ func (a *Autoencoder) inFloat32(f func()) {
 	f()
 }
 
-// decode returns the image for the decoder's input [1, C, h, w] in the autoencoder's dtype. Values
+// decode returns the images for the decoder's input [B, C, h, w] in the autoencoder's dtype. Values
 // that are not finite are an error, because they would become black or white pixels. If they are
-// beyond the range of float16, the image is decoded again in float32.
-func (a *Autoencoder) decode(in func() *mlx.Array) (*image.NRGBA, error) {
-	img := a.decodeOnce(in)
-	if img == nil && a.mayOverflow() {
-		a.inFloat32(func() { img = a.decodeOnce(in) })
+// beyond the range of float16, the images are decoded again in float32.
+func (a *Autoencoder) decode(in func() *mlx.Array) ([]*image.NRGBA, error) {
+	images := a.decodeOnce(in)
+	if images == nil && a.mayOverflow() {
+		a.inFloat32(func() { images = a.decodeOnce(in) })
 	}
-	if img == nil {
+	if images == nil {
 		return nil, a.notFinite("pixels")
 	}
-	return img, nil
+	return images, nil
 }
 
-// decodeOnce returns nil for values that are not finite.
-func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (img *image.NRGBA) {
+// decodeOnce returns nil for values that are not finite. A hook sees the images one below the other.
+func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (images []*image.NRGBA) {
 	mlx.WithScope(func() {
 		z := a.points.Value("vae.decode.in", in())
 		unit := a.vae.Unscaled(1, 1) // of the decoder's input for one position of latents
@@ -298,15 +302,19 @@ func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (img *image.NRGBA) {
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
 		levels := mlx.Scope(func() *mlx.Array { // which leaves no handles, so that each array replaces the one before
 			y := x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
-			return y.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8)
+			return y.Transpose(0, 2, 3, 1).Reshape(-1, y.Dim(3), y.Dim(1)).AsType(mlx.Uint8)
 		})
 		mlx.AsyncEval(x, levels) // a GPU need not wait for the check
 		if !x.AllFinite() {
 			return
 		}
-		img = imageOf(a.points.Value("image", levels))
+		all := imageOf(a.points.Value("image", levels))
+		for i := range z.Dim(0) {
+			img := all.SubImage(image.Rect(0, i*height, width, (i+1)*height)).(*image.NRGBA)
+			images = append(images, &image.NRGBA{Pix: img.Pix[:height*img.Stride], Stride: img.Stride, Rect: image.Rect(0, 0, width, height)})
+		}
 	})
-	return img
+	return images
 }
 
 // imageOf returns pixels [h, w, 4], uint8, or [h, w, 3] for an opaque image, as an image.

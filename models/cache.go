@@ -29,7 +29,7 @@ func (e encodedPrompt) free() {
 // An inputKey has everything of a run that the latents of an input image depend on.
 type inputKey struct {
 	image imageHash
-	size  image.Point // in which it is encoded; zero for a reference image, where that follows from its own size
+	size  image.Point // in which it is encoded
 	mask  imageHash   // of the part that is grey, zero without one
 }
 

@@ -219,7 +219,12 @@ func TestCompiledGoldens(t *testing.T) {
 						t.Fatal(err)
 					}
 					found[i].pixels = opaque(res.Image)
-					if n := len(g.result(t)); n > len(found[i].pixels) { // with alpha
+					if len(res.Layers) > 0 {
+						found[i].pixels = nil
+						for _, layer := range res.Layers {
+							found[i].pixels = append(found[i].pixels, layer.Pix...)
+						}
+					} else if n := len(g.result(t)); n > len(found[i].pixels) { // with alpha
 						found[i].pixels = res.Image.Pix
 						if res.Transparent != nil {
 							found[i].pixels = res.Transparent.Pix

@@ -15,7 +15,7 @@ func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
 	if err := r.replaceSchedule(); err != nil {
 		return nil, err
 	}
-	shape := r.latentShape(r.latentSize(r.Height, r.Width))
+	shape := r.latentShape(r.latentsSize())
 	var err error
 	if r.inpainting, err = r.newInpainting(seeds, shape); err != nil {
 		return nil, err

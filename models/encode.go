@@ -200,7 +200,7 @@ func (r *Run) validIDs(t *family.PromptEncoding, ids []int32) (first, end int, e
 
 // encodeReference returns the latents [C, h, w] of a reference image in the pipeline's dtype.
 func (r *Run) encodeReference(img input) *mlx.Array {
-	return r.encodeInput(inputKey{image: img.hash}, func() *mlx.Array {
+	return r.encodeInput(inputKey{image: img.hash, size: r.referenceSize(img.Bounds().Size())}, func() *mlx.Array {
 		return r.encodeImage(r.fitReference(img), nil, "latents.reference").AsType(r.dtype)
 	})
 }
@@ -252,8 +252,8 @@ type predictors struct {
 func (r *Run) predictors() (out predictors, err error) {
 	stopReading := r.readAhead(component.Transformers)
 	defer stopReading()
-	h, w := r.latentSize(r.Height, r.Width)
-	c := family.Conditioning{Guidance: r.Guidance, Keep: r.keep}
+	h, w := r.latentsSize()
+	c := family.Conditioning{Guidance: r.Guidance, Images: r.images(), Keep: r.keep}
 	texts, ids := map[string][]*mlx.Array{}, map[string][][]int32{}
 	references := r.references()
 	for _, prompt := range r.prompts {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textgen"
 )
 
@@ -80,6 +81,18 @@ func (m *LanguageModel) Describe(img image.Image, question string, o textgen.Opt
 	}
 	t, err := m.Write([]textgen.Message{{Role: "user", Content: []textgen.Content{{Image: true}, {Text: question}}}},
 		[]image.Image{img}, false, o, piece)
+	if err == nil && t.Text == "" {
+		err = errors.New("the language model wrote nothing")
+	}
+	return t, err
+}
+
+// Caption describes an image for a model that splits it into layers, which sees it in a size.
+func (m *LanguageModel) Caption(img image.Image, size image.Point) (textgen.Text, error) {
+	seen := picture.Resize(picture.Opaque(img), size.X, size.Y)
+	user := textgen.Message{Role: "user", Content: []textgen.Content{{Text: family.Caption}, {Image: true}}}
+	o := textgen.Options{Sampling: textgen.Sampling{RepetitionPenalty: 1.05}, MaxTokens: 512}
+	t, err := m.Write([]textgen.Message{textgen.TextMessage("system", "You are a helpful assistant."), user}, []image.Image{seen}, false, o, nil)
 	if err == nil && t.Text == "" {
 		err = errors.New("the language model wrote nothing")
 	}

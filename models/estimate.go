@@ -160,7 +160,7 @@ func (e *estimator) step(text []int) {
 		cached, ok := e.family.(family.KVCached)
 		once := ok && cached.ConditionsOnce()
 		for _, n := range text {
-			tokens := e.Pipeline.tokens(e.Height, e.Width) + references + n
+			tokens := e.latentTokens() + references + n
 			p := pass{blocks: blocks, tokens: tokens, rows: e.batch, weightsMemory: e.weights[dir]}
 			if once {
 				p.tokens, p.shared = tokens-references-n, references+n
@@ -196,7 +196,7 @@ func (e *estimator) step(text []int) {
 		e.out.Step = max(e.out.Step, e.autoencoderPeak(e.Autoencoder, e.vae.EncodeMemory, e.Height, e.Width, dir))
 	}
 	if a := e.previewer; a != nil {
-		e.out.Step = max(e.out.Step, e.autoencoderPeak(a, a.vae.DecodeMemory, e.Height, e.Width, dir))
+		e.out.Step = max(e.out.Step, e.autoencoderPeak(a, a.vae.DecodeMemory, e.images()*e.Height, e.Width, dir))
 	}
 }
 

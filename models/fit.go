@@ -192,7 +192,7 @@ func (p *Pipeline) quantized() bool {
 // took one by one, and eight of 256x256 took 0.74. On the CPU batches gain nothing. The batch is
 // smaller if it does not fit into memory. It must run on the MLX thread.
 func (r *Run) BatchSize() int {
-	tokens := r.Pipeline.tokens(r.Height, r.Width) + r.referenceTokens()
+	tokens := r.latentTokens() + r.referenceTokens()
 	n := 1
 	switch {
 	case r.device == mlx.CPU || r.Overrides != nil || r.Latents.Data != nil || r.Hook != nil:
@@ -220,9 +220,18 @@ func (r *Run) referenceSizes() (sizes []image.Point) {
 			sizes = append(sizes, image.Pt(r.Width, r.Height))
 			continue
 		}
-		sizes = append(sizes, r.editor(len(r.References)).ReferenceSize(img.Bounds().Size(), r.Multiple()))
+		sizes = append(sizes, r.referenceSize(img.Bounds().Size()))
 	}
 	return sizes
+}
+
+// referenceSize returns the size in which a reference image is encoded: that of the run if it is split into
+// layers.
+func (r *Run) referenceSize(size image.Point) image.Point {
+	if r.images() > 1 {
+		return image.Pt(r.Width, r.Height)
+	}
+	return r.editor(len(r.References)).ReferenceSize(size, r.Multiple())
 }
 
 // referenceTokens returns the number of tokens of the reference images in the transformer's

@@ -82,13 +82,13 @@ func (r *Run) decodeAll(latents *mlx.Array, n int, res Result, clock *stopwatch)
 	for i := range n {
 		r.report(Progress{Phase: PhaseDecode, Steps: res.Steps})
 		one := res
-		img, err := r.decodeResult(latents, i)
+		decoded, err := r.decodeResult(latents, i)
 		if err != nil {
 			return nil, err
 		}
-		one.Image = r.paste(r.opaque(img))
-		if r.keepsTransparency() && !img.Opaque() {
-			one.Transparent = img
+		one.Image, one.Transparent = r.shown(decoded)
+		if r.images() > 1 {
+			one.Layers = decoded
 		}
 		one.Decode = clock.lap()
 		results = append(results, &one)
@@ -162,13 +162,19 @@ func (r *Run) checkBatch(seeds []uint64) error {
 	return nil
 }
 
-// decodeResult decodes one image of latents [B, C, h, w], or the override of the decoder's input.
-func (r *Run) decodeResult(latents *mlx.Array, index int) (*image.NRGBA, error) {
+// decodeResult decodes one image of latents [B, C, h, w], or its layers, or the override of the decoder's
+// input.
+func (r *Run) decodeResult(latents *mlx.Array, index int) ([]*image.NRGBA, error) {
 	if !r.isOverridden("vae.decode.in", -1) {
-		return r.decodeWith(r.vae.Unscale, latents.Slice(0, index, index+1).Squeeze(0))
+		one := latents.Slice(0, index, index+1).Squeeze(0)
+		if r.images() > 1 {
+			return r.decodeLayers(one)
+		}
+		img, err := r.decodeWith(r.vae.Unscale, one)
+		return []*image.NRGBA{img}, err
 	}
 	h, w := r.latentSize(r.Height, r.Width)
-	z, err := override(r.Overrides, "vae.decode.in", -1, r.dtype, append([]int{1}, r.vae.Unscaled(h, w)...)...)
+	z, err := override(r.Overrides, "vae.decode.in", -1, r.dtype, append([]int{max(1, r.Layers)}, r.vae.Unscaled(h, w)...)...)
 	if err != nil {
 		return nil, err
 	}

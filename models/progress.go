@@ -40,7 +40,9 @@ type Step struct {
 type Result struct {
 	Image *image.RGBA // opaque: transparent pixels are blended with white
 	// Transparent is the image with its transparency, nil if all of it is opaque.
-	Transparent  *image.NRGBA
+	Transparent *image.NRGBA
+	// Layers are the layers that compose the image, the lowest first, of a model that splits an image.
+	Layers       []*image.NRGBA
 	PromptTokens int    // tokens of the prompt in the transformer's sequence
 	Steps        int    // number of steps that ran
 	Scheduler    string // its name

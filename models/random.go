@@ -73,7 +73,7 @@ func (r *Run) vocabulary(encoder string) int {
 
 // ImageTokens returns the number of tokens of the image and the reference images in the
 // transformer's sequence.
-func (r *Run) ImageTokens() int { return r.Pipeline.tokens(r.Height, r.Width) + r.referenceTokens() }
+func (r *Run) ImageTokens() int { return r.latentTokens() + r.referenceTokens() }
 
 // KeepsKV reports whether a run of the request keeps keys and values of the prompt or of reference
 // images in a KV cache over its steps.
@@ -101,10 +101,10 @@ func (r *Run) StepFLOPs(text int) (flops float64, ok bool) {
 	return float64(len(r.prompts)) * t.Class.FLOPs(t.Model, r.ImageTokens(), text), true
 }
 
-// DecodeFLOPs returns the number of floating-point operations of decoding the image.
+// DecodeFLOPs returns the number of floating-point operations of decoding the image, or its layers.
 func (r *Run) DecodeFLOPs() float64 {
 	shape := r.vae.Unscaled(r.latentSize(r.Height, r.Width))
-	return component.DecodeFLOPs(r.component.Model, shape[1], shape[2])
+	return float64(max(1, r.Layers)) * component.DecodeFLOPs(r.component.Model, shape[1], shape[2])
 }
 
 // LeastReferences returns the smallest number of reference images that the model takes.

@@ -50,6 +50,7 @@ type Request struct {
 	// Conversions, if set, keeps Image and References as the model takes them, for other runs.
 	Conversions *Conversions
 	Background  string // one of Backgrounds; "" stands for auto
+	Layers      int    // into which the reference image is split, 0 for the model's default: see [Pipeline.DefaultLayers]
 
 	Hook      hooks.Func
 	Forked    func(hooks.Fork) // see [hooks.Points]
@@ -96,6 +97,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 		return errs.Requestf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
 	}
 	if err := p.checkBackground(&r); err != nil {
+		return err
+	}
+	if err := p.checkLayers(&r); err != nil {
 		return err
 	}
 	if err := p.checkInpaint(&r); err != nil {

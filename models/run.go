@@ -82,6 +82,9 @@ func (p *Pipeline) newCheckedRun(request Request) (*Run, error) {
 // newRun is newCheckedRun without the checks.
 func (p *Pipeline) newRun(request Request) (*Run, error) {
 	r := &Run{Pipeline: p, Request: p.withInpaint(request), batch: 1}
+	if r.Layers == 0 {
+		r.Layers = p.DefaultLayers()
+	}
 	r.Conversions.keep(&r.Request)
 	for _, name := range p.promptNames(&request) {
 		text, label := p.promptText(name, &r.Request)
@@ -106,7 +109,7 @@ func (r *Run) tokenizePrompts() error {
 				"(open it again)", dir)
 		}
 	}
-	h, w := r.latentSize(r.Height, r.Width)
+	h, w := r.latentsSize()
 	for _, prompt := range r.prompts {
 		for _, t := range r.family.PromptEncodings(r.References) {
 			tokens, err := r.tokenize(&t, prompt)

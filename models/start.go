@@ -130,7 +130,7 @@ func (r *Run) stepNoise(seeds []uint64, i int, shape []int) *mlx.Array {
 // noise draws the noise of a seed in a shape [C, h, w], with the request's random number generator.
 func (r *Run) noise(seed uint64, shape []int) *mlx.Array {
 	if r.RNG == "torch" {
-		return mlx.FromFloat32(scheduler.TorchNoise(seed, Latents{Shape: shape}.size()), shape...)
+		return r.fromTorch(mlx.FromFloat32(scheduler.TorchNoise(seed, Latents{Shape: shape}.size()), r.torchShape(shape)...), shape)
 	}
 	if _, unpacked := r.family.(family.UnpackedDrawer); unpacked {
 		return mlx.Normal(mlx.Key(seed), mlx.Float32, shape...)

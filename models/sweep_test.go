@@ -207,6 +207,9 @@ func TestPackedOverrides(t *testing.T) {
 				r.References = append(r.References, coloured(80, 64))
 			}
 			h, w := p.latentSize(r.Height, r.Width)
+			if m.Layers > 0 {
+				h *= m.Layers + 1
+			}
 			tokens := func() *mlx.Array { return mlx.Normal(mlx.Key(3), mlx.Float32, packer.PackedShape(h, w)...) }
 			var pictures [2][]uint8
 			for i, noise := range []func() *mlx.Array{tokens, func() *mlx.Array { return packer.Unpack(tokens(), h, w).ExpandDims(0) }} {

@@ -43,7 +43,7 @@ func (r *Run) keepsTransparency() bool {
 // fitReference returns a reference image in the size in which it is encoded.
 func (r *Run) fitReference(img input) image.Image {
 	editor := r.editor(len(r.References))
-	size := editor.ReferenceSize(img.Bounds().Size(), r.Multiple())
+	size := r.referenceSize(img.Bounds().Size())
 	cropper, ok := editor.(family.Cropper)
 	if !ok {
 		return r.resized(img, size.X, size.Y)

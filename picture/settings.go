@@ -83,6 +83,12 @@ type Settings struct {
 	// Background is transparent or opaque, as in --background. "" means that it is as the
 	// model generated it.
 	Background string `json:"background,omitempty"`
+	// Layers is the number of layers into which the first of References was split, 0 for an image that is
+	// not made of layers.
+	Layers int `json:"layers,omitempty"`
+	// Layer is the number of the layer that the image is, from 1 for the lowest; 0 for the image that they
+	// compose.
+	Layer int `json:"layer,omitempty"`
 	// Batch is the number of images that were generated together, which can affect
 	// rounding. 0 means 1.
 	Batch int `json:"batch,omitempty"`

@@ -39,8 +39,8 @@ func DefaultQwenImageConfig() QwenImageConfig {
 func (c *QwenImageConfig) Validate() error {
 	out := outChannels(c.OutChannels, c.InChannels)
 	switch {
-	case c.UseLayer3DRope || c.UseAdditionalTCond:
-		return errors.New("use_layer3d_rope or use_additional_t_cond true: Qwen-Image-Layered, which is not supported")
+	case c.UseLayer3DRope && c.ZeroCondT:
+		return errors.New("use_layer3d_rope and zero_cond_t true: a variant that is not supported")
 	case c.GuidanceEmbeds:
 		return errors.New("guidance_embeds true: a guidance-distilled variant, which is not supported")
 	case c.PatchSize != 2:
@@ -78,7 +78,7 @@ type QwenImage struct {
 func NewQwenImage(c QwenImageConfig) *QwenImage {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
 	m := &QwenImage{
-		TimeTextEmbed: &qwenImageTimeEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true)},
+		TimeTextEmbed: newQwenImageTimeEmbed(dim, c.UseAdditionalTCond),
 		TxtNorm:       nn.NewRMSNorm(c.JointAttentionDim, 1e-6),
 		ImgIn:         nn.NewLinear(c.InChannels, dim, true),
 		TxtIn:         nn.NewLinear(c.JointAttentionDim, dim, true),
@@ -111,14 +111,37 @@ type QwenImageSequence struct {
 // m+k on all axes, where m is the largest ⌊h/2⌋ or ⌊w/2⌋ of all images.
 func (m *QwenImage) Sequence(height, width, text int, references ...[2]int) (*QwenImageSequence, error) {
 	s := &QwenImageSequence{h: height / 2, w: width / 2, text: text, target: height / 2 * (width / 2)}
+	images := []placedImage{{0, height, width}}
+	for i, size := range references {
+		images = append(images, placedImage{i + 1, size[0], size[1]})
+	}
+	return s, m.place(s, images, 0)
+}
+
+// Layers lays out the latents of n images of height×width, one below the other, and a reference of the same
+// size, for a model with use_layer3d_rope. Positions are as in Sequence, where n is the number of the image
+// from 0, and -1 for the reference. Text token k is at m+k, where m is at least the number of images.
+func (m *QwenImage) Layers(height, width, text, n int) (*QwenImageSequence, error) {
+	s := &QwenImageSequence{h: n * height / 2, w: width / 2, text: text, target: n * height / 2 * (width / 2)}
+	var images []placedImage
+	for i := range n {
+		images = append(images, placedImage{i, height, width})
+	}
+	return s, m.place(s, append(images, placedImage{-1, height, width}), n)
+}
+
+// A placedImage is an image in a sequence: its position on the first axis, and the size of its latents.
+type placedImage struct{ n, height, width int }
+
+// place sets the rotary embeddings of a sequence of images with the text at first or later.
+func (m *QwenImage) place(s *QwenImageSequence, images []placedImage, first int) error {
 	var image [][]int
-	first := 0
-	for n, size := range append([][2]int{{height, width}}, references...) {
-		if size[0] < 2 || size[1] < 2 || size[0]%2 != 0 || size[1]%2 != 0 {
-			return nil, fmt.Errorf("latents of %d×%d: expected even sides", size[0], size[1])
+	for _, i := range images {
+		if i.height < 2 || i.width < 2 || i.height%2 != 0 || i.width%2 != 0 {
+			return fmt.Errorf("latents of %d×%d: expected even sides", i.height, i.width)
 		}
-		h, w := size[0]/2, size[1]/2
-		grid := appendGrid(nil, h, w, n, 3)
+		h, w := i.height/2, i.width/2
+		grid := appendGrid(nil, h, w, i.n, 3)
 		for _, p := range grid {
 			p[1] -= h - h/2
 			p[2] -= w - w/2
@@ -127,12 +150,12 @@ func (m *QwenImage) Sequence(height, width, text int, references ...[2]int) (*Qw
 		first = max(first, h/2, w/2)
 	}
 	s.references = len(image) - s.target
-	positions := make([][]int, 0, text+len(image))
-	for k := range text {
+	positions := make([][]int, 0, s.text+len(image))
+	for k := range s.text {
 		positions = append(positions, []int{first + k, first + k, first + k})
 	}
 	s.rope = nn.NewQwenImageRope(append(positions, image...), m.Config.AxesDimsRope, qwenImageTheta)
-	return s, nil
+	return nil
 }
 
 const qwenImageTheta = 10000 // of the rotary embedding
@@ -240,15 +263,29 @@ func (m *QwenImage) tap(out *mlx.Array, p *qwenImagePass) *mlx.Array {
 
 // qwenImageTimeEmbed is QwenTimestepProjEmbeddings.
 type qwenImageTimeEmbed struct {
-	nn.Module        `in:"1"`           // the reference's first input is the time itself
+	nn.Module        `in:"1 2"`         // the reference's first input is the time itself
 	TimeProj         timeProj           `w:"time_proj"`
 	TimestepEmbedder *timestepEmbedding `w:"timestep_embedder"`
+	// AdditionTEmbedding is nil without use_additional_t_cond.
+	AdditionTEmbedding *nn.Embedding `w:"addition_t_embedding"`
+}
+
+func newQwenImageTimeEmbed(dim int, addition bool) *qwenImageTimeEmbed {
+	t := &qwenImageTimeEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true)}
+	if addition {
+		t.AdditionTEmbedding = nn.NewEmbedding(2, dim)
+	}
+	return t
 }
 
 // Forward takes sinusoids [n, 256] to [n, dim], in the dtype of the image x.
 func (t *qwenImageTimeEmbed) Forward(sinusoids, x *mlx.Array) *mlx.Array {
 	temb := t.TimestepEmbedder.Forward(t.TimeProj.Forward(sinusoids, x.Dtype()))
-	return t.Tap(temb, x)
+	if t.AdditionTEmbedding == nil {
+		return t.Tap(temb, x, nil)
+	}
+	isRGB := mlx.FromInt32([]int32{0}, 1)
+	return t.Tap(temb.Add(t.AdditionTEmbedding.Gather(isRGB, x.Dtype())), x, isRGB)
 }
 
 // A qwenImageTime has the time embedding that modulates all blocks. Under zero_cond_t it has two

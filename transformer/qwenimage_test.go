@@ -177,8 +177,7 @@ func TestQwenImageHalf(t *testing.T) {
 func TestQwenImageConfigErrors(t *testing.T) {
 	for want, change := range map[string]func(*transformer.QwenImageConfig){
 		"":                             func(*transformer.QwenImageConfig) {},
-		"use_layer3d_rope":             func(c *transformer.QwenImageConfig) { c.UseLayer3DRope = true },
-		"use_additional_t_cond":        func(c *transformer.QwenImageConfig) { c.UseAdditionalTCond = true },
+		"use_layer3d_rope and zero":    func(c *transformer.QwenImageConfig) { c.UseLayer3DRope, c.ZeroCondT = true, true },
 		"guidance_embeds true":         func(c *transformer.QwenImageConfig) { c.GuidanceEmbeds = true },
 		"patch_size 1":                 func(c *transformer.QwenImageConfig) { c.PatchSize = 1 },
 		"in_channels 6":                func(c *transformer.QwenImageConfig) { c.InChannels = 6 },

@@ -39,8 +39,8 @@ func DefaultKLQwenImageConfig() KLQwenImageConfig {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *KLQwenImageConfig) Validate() error {
-	if c.InputChannels != 3 {
-		return fmt.Errorf("input_channels %d, expected 3", c.InputChannels)
+	if c.InputChannels != 3 && c.InputChannels != 4 {
+		return fmt.Errorf("input_channels %d, expected 3, or 4 for RGB and alpha", c.InputChannels)
 	}
 	if c.BaseDim < 1 || c.ZDim < 1 || c.NumResBlocks < 1 || len(c.DimMult) == 0 {
 		return errors.New("base_dim, z_dim, num_res_blocks and dim_mult must be positive")
@@ -108,7 +108,7 @@ func NewKLQwenImage(c KLQwenImageConfig) *KLQwenImage {
 	return m
 }
 
-// Decode decodes unscaled latents [N, z_dim, h, w] to images [N, 3, H, W], clamped to
+// Decode decodes unscaled latents [N, z_dim, h, w] to images [N, input_channels, H, W], clamped to
 // [-1, 1].
 func (m *KLQwenImage) Decode(z *mlx.Array) *mlx.Array { return m.coder.Decode(z).Clip(-1, 1) }
 

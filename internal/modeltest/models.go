@@ -16,6 +16,7 @@ type Model struct {
 	Guidance   float64 // scale of a run with all the guidance that the model has
 	References int     // reference images of a run
 	Fills      bool    // every run has an image with a mask
+	Layers     int     // into which a run splits its reference image, 0 for none
 	Variant    bool    // its networks are those of another row: tests that take long leave it out
 	Padded     bool    // its transformer gets prompts that are padded to their limit
 	Rows       int     // rows of the text that its transformer gets at least
@@ -91,6 +92,14 @@ var Models = []Model{
 	{Name: "qwen-edit", Variable: "QWEN_EDIT_MODEL", Guidance: 4, References: 1, Seen: 6,
 		Left: "text_encoder/lm_head.weight", Variant: true},
 	{Name: "qwen-edit-plus", Variable: "QWEN_PLUS_MODEL", Guidance: 1, References: 2, Seen: 18,
+		Left: "text_encoder/lm_head.weight", configs: map[string]string{
+			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12],
+				"joint_attention_dim": 128}`,
+			"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
+			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
+			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
+		}},
+	{Name: "qwen-layered", Variable: "LAYERED_MODEL", Guidance: 3, References: 1, Layers: 2,
 		Left: "text_encoder/lm_head.weight", configs: map[string]string{
 			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12],
 				"joint_attention_dim": 128}`,

@@ -72,6 +72,7 @@ func inferQwenImage(s *layout.Sizes, inferred, published map[string]any) {
 	}
 	if s.Has("time_text_embed.addition_t_embedding.weight") {
 		inferred["use_additional_t_cond"] = true
+		inferred["use_layer3d_rope"] = true // Qwen-Image-Layered has both
 	}
 	layout.Axes(published, "axes_dims_rope", size, 16, 56, 56)
 }

@@ -51,6 +51,8 @@ type Class struct {
 	Autoencoder func(a vae.Autoencoder)
 	// References is the largest number of reference images, 0 if its pipelines take none.
 	References int
+	// Layers reports that its pipelines are [Layerer], whose autoencoder has an alpha channel.
+	Layers bool
 	// NeedsNegativePrompt reports that diffusers' pipeline applies guidance only if a negative
 	// prompt is given.
 	NeedsNegativePrompt bool
@@ -241,6 +243,17 @@ type VisionEncoder interface {
 	Vision(references []image.Image) (vision component.Component, tokens int)
 }
 
+// MaxLayers is the largest number of layers of a run.
+const MaxLayers = 100
+
+// A Layerer is an Editor that splits its reference image, in the size of the run, into layers. The latents
+// of a run are those of the whole image, which is not decoded, and of the layers, one below the other.
+// Conditioning.Images is their number.
+type Layerer interface {
+	// DefaultLayers returns the default number of layers.
+	DefaultLayers() int
+}
+
 // A Filler is a Pipeline whose transformer sees the mask and the rest of the image, so that it
 // generates nothing without them. The latents outside the mask are not replaced after each step.
 type Filler interface {
@@ -263,6 +276,7 @@ type Conditioning struct {
 	Text       []*mlx.Array // output of each of the pipeline's PromptEncodings
 	IDs        [][]int32    // the ids that they got; nil where PromptEncoding.NeedsIDs is not set
 	References []*mlx.Array // latents [C, h, w] of the reference images
+	Images     int          // number of images in the latents, one below the other: 1 but for a Layerer
 	Guidance   float64      // guidance scale
 	Fill       *Fill        // for a Filler
 	// StepCache leaves out parts of the forward pass in some steps, nil for none.

@@ -46,6 +46,9 @@ func HasTrueCFG(c *Class) bool { return c.TrueCFG }
 // HasBoundsCFG reports whether a class has cfg_normalization and cfg_truncation.
 func HasBoundsCFG(c *Class) bool { return c.BoundsCFG }
 
+// HasLayers reports whether a class splits an image into layers.
+func HasLayers(c *Class) bool { return c.Layers }
+
 // Find returns the pipeline class with a name, one of [Class.Also] too, or nil if it is not supported.
 func Find(class string) *Class {
 	for _, f := range All {
@@ -128,7 +131,6 @@ var unsupported = []struct{ name, about string }{
 	{"ControlNet", "which has a ControlNet next to the transformer"},
 	{"FluxControl", "whose transformer takes a control image, such as edges or depth"},
 	{"FluxPriorRedux", "which makes prompt embeddings of an image, and no image"},
-	{"QwenImageLayered", "which splits an image into several transparent layers"},
 	{"ZImageOmni", "which has another image encoder, SigLIP, for its reference images"},
 }
 
@@ -156,7 +158,7 @@ func (c *Class) GuidanceUnit() picture.GuidanceUnit { return cmp.Or(c.Guidance, 
 
 // HasAlpha reports whether the images of a class have an alpha channel in published models.
 func (c *Class) HasAlpha() bool {
-	return slices.ContainsFunc(c.Components, func(m Member) bool { return m.Class.HasAlpha() })
+	return c.Layers || slices.ContainsFunc(c.Components, func(m Member) bool { return m.Class.HasAlpha() })
 }
 
 // TransparentModels names the models that generate transparent images, for messages, as "expected A

@@ -26,7 +26,7 @@ var diffusersClasses = map[string]string{
 	"QwenImagePipeline": "QwenImagePipeline", "QwenImageImg2ImgPipeline": "QwenImagePipeline",
 	"QwenImageInpaintPipeline": "QwenImagePipeline", "QwenImageEditPipeline": "QwenImageEditPipeline",
 	"QwenImageEditInpaintPipeline": "QwenImageEditPipeline", "QwenImageEditPlusPipeline": "QwenImageEditPlusPipeline",
-	"QwenImageLayeredPipeline": "several transparent layers", "QwenImageControlNetPipeline": "a ControlNet",
+	"QwenImageLayeredPipeline": "QwenImageLayeredPipeline", "QwenImageControlNetPipeline": "a ControlNet",
 	"QwenImageControlNetInpaintPipeline": "a ControlNet", "QwenImage21Pipeline": "QwenImage21Pipeline",
 	"ZImagePipeline": "ZImagePipeline", "ZImageImg2ImgPipeline": "ZImagePipeline", "ZImageInpaintPipeline": "ZImagePipeline",
 	"ZImageOmniPipeline": "SigLIP", "ZImageControlNetPipeline": "a ControlNet",

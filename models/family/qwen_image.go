@@ -24,6 +24,8 @@ var QwenImage = &Family{
 			NeedsNegativePrompt: true, Components: qwenEditComponents, References: 1},
 		{Name: "QwenImageEditPlusPipeline", Configure: configureQwenEditPlus, NeedsNegativePrompt: true,
 			Components: qwenEditComponents, References: anyNumber},
+		{Name: "QwenImageLayeredPipeline", Configure: configureQwenLayered, NeedsNegativePrompt: true,
+			Components: qwenEditComponents, References: 1, Layers: true},
 	},
 	Models: publish(
 		Model{
@@ -47,6 +49,12 @@ var QwenImage = &Family{
 			Class: "QwenImageEditPlusPipeline", Processor: qwen2VLProcessor, Defaults: qwenDefaults(40),
 			Transformer: map[string]any{"zero_cond_t": true},
 		},
+		Model{
+			Name: "qwen-image-layered", Aliases: []string{"qwen-layered"}, Repo: "Qwen/Qwen-Image-Layered",
+			Class: "QwenImageLayeredPipeline", Processor: qwen2VLProcessor, Defaults: layeredDefaults,
+			Transformer: map[string]any{"zero_cond_t": false, "use_additional_t_cond": true, "use_layer3d_rope": true},
+			Configs:     map[string]map[string]any{"text_encoder": qwen25VLOf7B, "vae": {"input_channels": 4}},
+		},
 	),
 	Rewriter: &Rewriter{
 		Generate: qwenImagePolish, Edit: ownEdit, Source: "prompt_utils.py of QwenLM/Qwen-Image, Apache-2.0, without its examples",
@@ -54,12 +62,18 @@ var QwenImage = &Family{
 	},
 	Help: Help{
 		Guidance: "1 or less disables it for Qwen-Image",
-		Editors:  "Qwen-Image-Edit",
+		Editors:  "Qwen-Image-Edit, Qwen-Image-Layered",
 		Editing: `Qwen-Image-Edit takes one reference image, and its later versions (2509, 2511)
 take several, of any size. Each is resized to about a megapixel, with sides that
 are multiples of 32. Prompts refer to them as Picture 1, Picture 2 and so on.
 Without --height and --width the result has the size of the last image after
-that.`,
+that.
+
+Qwen-Image-Layered splits one image into layers with transparent pixels
+(--layers). It is resized to the size of the result: without --height and
+--width, one of 640x640 pixels with the image's proportions. The model is made
+for that, and for 1024x1024. The prompt describes all of the image; without one
+the model's text encoder writes it.`,
 	},
 }
 
@@ -109,15 +123,19 @@ const qwenMaxTokens = 1024
 
 func configureQwenImage(l *Configs) (Pipeline, Networks) {
 	q := &qwenImage{}
-	return q, q.declare(l, false)
+	return q, q.declare(l, false, false)
 }
 
-// declare reads the configs and declares the networks, with or without a vision encoder.
-func (q *qwenImage) declare(l *Configs, vision bool) Networks {
+// declare reads the configs and declares the networks, with or without a vision encoder, with a transformer
+// for layers or for one image.
+func (q *qwenImage) declare(l *Configs, vision, layered bool) Networks {
 	text, c := textenc.DefaultQwen25VLConfig(), transformer.DefaultQwenImageConfig()
 	l.Read("text_encoder", &text)
 	l.Read("transformer", &c)
 	l.Fits("text_encoder", "the text encoder's hidden_size", text.Text.HiddenSize, "joint_attention_dim", c.JointAttentionDim)
+	if !l.Absent[component.Transformers] {
+		checkLayered(l, &c, layered)
+	}
 	if l.Failed() {
 		return nil
 	}
@@ -163,12 +181,17 @@ func (q *qwenImage) Guide(positive, negative *mlx.Array, g Guidance) *mlx.Array 
 }
 
 func (q *qwenImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
-	embeds := c.Text[0].ExpandDims(0)
 	sizes, references := c.referenceTokens(transformer.Pack)
-	s, err := q.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
+	s, err := q.transformer.Sequence(h, w, c.Text[0].Dim(0), sizes...)
 	if err != nil {
 		return nil, errs.Request(err)
 	}
+	return q.predictor(c, s, references, compile), nil
+}
+
+// predictor is Predictor with the transformer's sequence and the packed latents of the reference images.
+func (q *qwenImage) predictor(c Conditioning, s *transformer.QwenImageSequence, references *mlx.Array, compile Compiler) Predictor {
+	embeds := c.Text[0].ExpandDims(0)
 	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.QwenImageInputs) transformer.Pass {
 		return q.transformer.Pass(in, s)
 	})
@@ -178,7 +201,7 @@ func (q *qwenImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predi
 			in.Timestep = q.transformer.Timestep(at.Timestep / 1000)
 		}
 		return forward(in).AsType(mlx.Float32)
-	}, nil
+	}
 }
 
 func (q *qwenImage) TableRows(_ Conditioning, timesteps []float32) *mlx.Array {

@@ -37,7 +37,7 @@ func configureQwenEditPlus(l *Configs) (Pipeline, Networks) {
 
 // configure reads the configs and declares the networks.
 func (q *qwenEdit) configure(l *Configs) (Pipeline, Networks) {
-	networks := q.declare(l, true)
+	networks := q.declare(l, true, false)
 	own := struct {
 		VAEImageSize       int `json:"vae_image_size"`
 		ConditionImageSize int `json:"condition_image_size"`

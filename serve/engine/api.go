@@ -165,6 +165,7 @@ type ModelInfo struct {
 	Edits    bool   // takes reference images
 	Multiple bool   // takes several of them
 	HasAlpha bool   // generates transparent images, and sees the transparency of input images
+	Layers   int    // default number of layers into which it splits an image, 0 if it does not
 	Licence  family.Licence
 	Defaults gomflux.Defaults
 	// SizeMultiple is what the sides of images are multiples of, 0 if that is unknown.

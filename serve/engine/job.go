@@ -218,6 +218,9 @@ func (j *Job) bytes() int {
 			if t := p.Result.Transparent; t != nil {
 				n += len(t.Pix)
 			}
+			for _, layer := range p.Result.Layers {
+				n += len(layer.Pix)
+			}
 		}
 	}
 	return n
@@ -237,7 +240,7 @@ func (j *Job) Stored() {
 	bare.pictures, bare.events, bare.previewBytes = nil, nil, 0
 	for _, p := range j.pictures {
 		result := *p.Result
-		result.Image, result.Transparent = nil, nil
+		result.Image, result.Transparent, result.Layers = nil, nil, nil
 		bare.pictures = append(bare.pictures, &Picture{p.Index, p.Seed, &result})
 	}
 	for _, event := range j.events {

@@ -49,14 +49,16 @@ func (a adapted[J]) Job(id, client string) (Job, bool) { return a.Engine.Job(id,
 // A record is what the interface knows about a job in addition to the engine.
 type record struct {
 	mu      sync.Mutex
-	names   map[int]string // of images in the gallery, by index; "" for those that could not be stored
-	changed chan struct{}  // closed when names changes
+	names   map[int]string   // of images in the gallery, by index; "" for those that could not be stored
+	inside  map[int][]string // names of their layers
+	changed chan struct{}    // closed when names changes
 }
 
-// stored notes the name of an image.
-func (r *record) stored(index int, name string) {
+// stored notes the names of an image and its layers.
+func (r *record) stored(index int, name string, layers []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.inside[index] = layers
 	r.names[index] = name
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -67,6 +69,13 @@ func (r *record) name(index int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.names[index]
+}
+
+// layers returns the names of an image's layers, nil if they are not in the gallery.
+func (r *record) layers(index int) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.inside[index]
 }
 
 // wait is name after waiting for the image to be stored.
@@ -124,7 +133,7 @@ func (a *API) Keep(j Job, client string) {
 	if a.Gallery == nil {
 		return
 	}
-	rec := &record{names: map[int]string{}, changed: make(chan struct{})}
+	rec := &record{names: map[int]string{}, inside: map[int][]string{}, changed: make(chan struct{})}
 	a.remember(j.ID(), rec)
 	if !a.Private {
 		client = ""
@@ -140,8 +149,11 @@ func (a *API) store(j Job, rec *record, owner string) {
 			continue
 		}
 		p := e.Picture
-		name := ""
-		err := engine.Protect(a.Log, "job", j.ID(), func() error {
+		name, layers := "", []string(nil)
+		err := engine.Protect(a.Log, "job", j.ID(), func() (err error) {
+			if layers, err = a.storeLayers(owner, p); err != nil {
+				return err
+			}
 			entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
 			if err == nil {
 				name = entry.Name
@@ -152,7 +164,7 @@ func (a *API) store(j Job, rec *record, owner string) {
 			a.warn(err)
 			all = false
 		}
-		rec.stored(p.Index, name)
+		rec.stored(p.Index, name, layers)
 	}
 	if all {
 		j.Stored()
@@ -194,7 +206,9 @@ type jsonPicture struct {
 	Index    int              `json:"index"`
 	Seed     uint64           `json:"seed"`
 	URL      string           `json:"url"`
-	Name     string           `json:"name,omitempty"` // in the gallery
+	Name     string           `json:"name,omitempty"`       // in the gallery
+	Layers   []string         `json:"layers,omitempty"`     // addresses of the layers, the lowest first
+	ORA      string           `json:"openraster,omitempty"` // address of all of them in a file
 	Settings picture.Settings `json:"settings"`
 	Seconds  *jsonSeconds     `json:"seconds"`
 
@@ -238,8 +252,14 @@ func pictureJSON(id string, rec *record, p *engine.Picture, name string) jsonPic
 		url = "/api/v1/pictures/" + name
 	}
 	r := p.Result
+	var layers []string
+	ora := ""
+	for i := range r.Settings.Layers {
+		layers = append(layers, layersURL(id, p.Index)+strconv.Itoa(i+1))
+		ora = layersURL(id, p.Index) + "ora"
+	}
 	return jsonPicture{
-		Index: p.Index, Seed: p.Seed, URL: url, Name: name, Settings: r.Settings,
+		Index: p.Index, Seed: p.Seed, URL: url, Name: name, Layers: layers, ORA: ora, Settings: r.Settings,
 		Seconds:    &jsonSeconds{seconds(r.EncodeTime), seconds(r.StepTime), seconds(r.DecodeTime)},
 		PeakMemory: r.PeakMemory, PromptTokens: r.PromptTokens, CutTokens: r.CutTokens, PromptCached: r.PromptCached,
 	}
@@ -291,6 +311,9 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 	for _, p := range j.Pictures() {
 		if strconv.Itoa(p.Index) != r.PathValue("index") {
 			continue
+		}
+		if which := r.FormValue("layer"); which != "" {
+			return a.layer(w, r, j, p, which)
 		}
 		if name := a.record(j.ID()).name(p.Index); name != "" {
 			return a.file(w, r, name)

@@ -175,6 +175,7 @@ type jsonModel struct {
 	Peak         int64        `json:"peak_bytes,omitempty"`
 	Free         int64        `json:"free_bytes,omitempty"`
 	HasAlpha     bool         `json:"transparent"`
+	Layers       int          `json:"layers,omitempty"` // default number
 	Defaults     jsonDefaults `json:"defaults"`
 	Created      time.Time    `json:"created,omitzero"`
 	family.Licence
@@ -195,7 +196,7 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 		models = append(models, jsonModel{
 			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
 			Multiple: m.Multiple, SizeMultiple: m.SizeMultiple, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free,
-			HasAlpha: m.HasAlpha, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
+			HasAlpha: m.HasAlpha, Layers: m.Layers, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}
 	return reply(w, http.StatusOK, map[string]any{

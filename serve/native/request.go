@@ -52,6 +52,7 @@ type jsonRequest struct {
 	Scheduler         string      `json:"scheduler"`
 	RNG               string      `json:"rng"`
 	Background        string      `json:"background"`
+	Layers            int         `json:"layers"`
 	LoRAs             []jsonLoRA  `json:"loras"`
 	NoLoRATags        bool        `json:"no_lora_tags"`
 	Image             *jsonImage  `json:"image"`
@@ -142,7 +143,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 		TrueCFGScale: j.TrueCFGScale, CFGNormalization: j.CFGNormalization, CFGTruncation: j.CFGTruncation,
 		StepCache:         j.StepCache,
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
-		Background: gomflux.Background(j.Background), ImageStrength: j.ImageStrength,
+		Background: gomflux.Background(j.Background), Layers: j.Layers, ImageStrength: j.ImageStrength,
 	}}
 	q.Options.Inpaint = j.inpaint()
 	if err := a.check(j); err != nil {

@@ -559,7 +559,7 @@ def observe_condition(pipe, record):
             for shown in image if isinstance(image, list) else [image]:
                 record.put_next("image.condition", torch.from_numpy(np.array(over_white(shown))))
 
-    if hasattr(pipe, "processor"):
+    if "image" in inspect.signature(getattr(pipe, "_get_qwen_prompt_embeds", observe_condition)).parameters:
         wrap(pipe, "_get_qwen_prompt_embeds", before_prompt)
 
 

@@ -560,6 +560,31 @@ dump qwen-edit/model qwen-edit-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
     --picture qwen-edit-inpaint-crop/picture.png --mask qwen-edit-inpaint-crop/mask.png --mask-crop 6 --image-strength 0
     --steps 2 --guidance 1 --seed 72 --height 64 --width 32 --taps 'transformer@1*' '!*:in.encoder_hidden_states' '!*_ids'
 
+tiny qwen-layered/model --family qwen-image-layered --seed 91 --layout v5
+    --heads 2 --axes-dims 2 2 4 --layers 2 --text-intermediate 24 --text-layers 2 --text-heads 2 --text-kv-heads 1
+    --text-mrope-section 1 2 2 --merges 330 --vision-heads 2 --vision-head-dim 4 --vision-intermediate 12 --vision-layers 2
+    --vision-full-layers 1 --vision-patch 4 --vision-window 16 --min-pixels 1200 --max-pixels 1500
+    --resolution 40 --vae-channels 8 8 8 8
+
+dump qwen-layered/model qwen-layered/dump --prompt {shlex.quote(SHORT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --references qwen-layered/transparent.png --steps 2 --guidance 2.5 --seed 91 --height 64 --width 32
+    --taps 'transformer@*' 'transformer.*_blocks.?@*' 'transformer.time*@*' 'transformer.pos_embed@0' 'transformer.norm_out*@1'
+    'text_encoder.*.layers.?' 'vae.encoder.mid_block' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.?' '!*:in.*'
+
+tiny qwen-layered-small/model --family qwen-image-layered --seed 92 --kind small-activations --layout hub
+    --heads 2 --axes-dims 4 4 2 --layers 1 --text-intermediate 28 --text-layers 2 --text-heads 2 --text-kv-heads 1
+    --text-mrope-section 1 1 2 --merges 330 --vision-heads 2 --vision-head-dim 4 --vision-intermediate 20
+    --vision-layers 2 --vision-full-layers 1 --vision-window 56 --resolution 50 --image-layers 3 --vae-channels 6 6 6 6
+
+dump qwen-layered-small/model qwen-layered-small/dump --prompt {shlex.quote(SHORT)}
+    --references qwen-layered-small/first.png --steps 3 --guidance 1 --seed 92 --height 48 --width 80 --max-sequence-length 24
+    --taps 'transformer@*' 'transformer.*_blocks.0.*norm*@1' 'transformer.norm_out*@1' 'text_encoder.*.layers.1.*norm*'
+    'vae.encoder.down_blocks.[1-9]' 'vae.decoder.up_blocks.[01].*.norm?' '!*:in.*'
+
+dump qwen-layered/model qwen-layered-float16/dump --prompt 'a red circle' --compute float16
+    --references qwen-layered/transparent.png --steps 2 --guidance 1 --seed 94 --height 32 --width 48
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'text_encoder.*.layers.?' 'vae.decoder.mid_block' '!*:in.*'
+
 tiny krea-2/model --family krea-2 --seed 81 --layout hub --shards 2
     --heads 4 --kv-heads 2 --axes-dims 2 4 4 --layers 2 --intermediate 36 --time-dim 24
     --text-hidden 24 --text-intermediate 28 --text-layers 4 --text-heads 3 --text-kv-heads 1 --text-head-dim 8
@@ -664,6 +689,8 @@ PICTURES = {
     "qwen-edit-plus/first.png": (75, 50),
     "qwen-edit-plus/second.png": (33, 97),
     "qwen-edit-plus3/third.png": (50, 52),
+    "qwen-layered/transparent.png": (40, 61),
+    "qwen-layered-small/first.png": (75, 50),
     "qwen-image-21-edit/first.png": (75, 50),
     "qwen-image-21-edit/transparent.png": (40, 61),
     "anima-image/picture.png": (61, 90),

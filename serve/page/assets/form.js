@@ -102,6 +102,8 @@ export class Form {
     this.sizes.show();
     if (this.inpainting.ownSize()) byID("width").placeholder = byID("height").placeholder = "as image";
     byID("references").hidden = !model.edits;
+    byID("layers-row").hidden = !model.layers;
+    byID("layer-count").placeholder = model.layers ?? "";
     this.references.setLimit(model.multiple ? maxReferences : 1);
     byID("references").querySelector("legend").textContent = model.multiple ? "Reference images" : "Reference image";
   }
@@ -155,6 +157,7 @@ export class Form {
       body.image_strength = Number(byID("strength").value);
     }
     if (this.model()?.edits && this.references.images.length > 0) body.references = this.references.images;
+    if (this.model()?.layers && byID("layer-count").value !== "") body.layers = Number(byID("layer-count").value);
     return body;
   }
 
@@ -190,6 +193,7 @@ export class Form {
       byID(name).value = settings[name] ?? "";
     }
     byID("count").value = 1;
+    byID("layer-count").value = settings.layers ?? "";
     byID("lora-rows").replaceChildren();
     for (const l of settings.loras ?? []) this.addLoRA(l.path, l.scale ?? 1);
     this.kept = Object.fromEntries(other.filter(name => settings[name] !== undefined).map(name => [name, settings[name]]));

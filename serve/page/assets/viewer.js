@@ -73,10 +73,29 @@ export class Viewer {
     byID("view-download").download = fileName(picture);
     byID("view-delete").hidden = byID("view-favourite").hidden = !picture.name;
     byID("view-edit").hidden = !this.gallery.editor();
+    this.showLayers(picture);
     this.showSources(sources(settings));
     this.showFavourite();
     this.layout();
     this.zoom.reset();
+  }
+
+  // showLayers shows the layers of an image as links to their files, as long as the server has its job.
+  showLayers({ layers = [], openraster }) {
+    byID("view-ora").hidden = !openraster;
+    if (openraster) byID("view-ora").href = `${openraster}&download=1`;
+    byID("view-layers").replaceChildren(...layers.map((url, i) => {
+      const item = document.createElement("li");
+      const img = document.createElement("img");
+      img.alt = "";
+      img.src = url;
+      img.addEventListener("error", () => item.remove()); // the job was forgotten
+      const link = document.createElement("a");
+      link.href = `${url}&download=1`;
+      link.append(img, `Layer ${i + 1}`);
+      item.append(link);
+      return item;
+    }));
   }
 
   // showSources shows the start image and reference images that the gallery has.

@@ -52,6 +52,7 @@ type ListedModel struct {
 	// by its configs
 	Defaults               family.Defaults      `json:"-"` // of its class
 	Edits, Multiple, Alpha bool                 `json:"-"` // as in engine.ModelInfo
+	Layers                 int                  `json:"-"` // likewise
 	Guidance               picture.GuidanceUnit `json:"-"`
 	TrueCFG                bool                 `json:"-"`
 	SizeMultiple           int                  `json:"-"`
@@ -188,6 +189,9 @@ func (m *ListedModel) inspect(path string, fsys fs.FS) {
 	m.Class, m.Bytes, m.Quantized, m.Packed = info.Class, info.Size, info.Quantization, info.Packed
 	if d := info.Declared; d != nil {
 		m.Alpha, m.Defaults = d.VAE.ImageChannels() == 4, d.Pipeline.Defaults()
+		if l, ok := d.Pipeline.(family.Layerer); ok {
+			m.Layers = l.DefaultLayers()
+		}
 		class := family.Find(info.Class)
 		m.Guidance, m.TrueCFG = class.GuidanceUnit(), class.TrueCFG
 		m.SizeMultiple = d.VAE.ScaleFactor() * d.Pipeline.Multiple()

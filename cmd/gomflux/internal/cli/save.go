@@ -21,7 +21,7 @@ func CheckOutput(name string) error {
 	if err := CheckName(name, "image.png"); err != nil {
 		return err
 	}
-	if _, err := picture.FormatOf(name); err != nil {
+	if _, err := picture.FormatOf(name); err != nil && !picture.IsOpenRaster(name) {
 		return fmt.Errorf("output %s: %w", name, err)
 	}
 	return CheckFolderOf(name)
@@ -66,6 +66,7 @@ type Saver struct {
 	Overwrite bool
 	Settings  *picture.Settings // stored in the image unless nil
 	Sidecar   *picture.Settings // stored in a file next to the image unless nil
+	Layers    []*image.NRGBA    // that compose the image, for an OpenRaster file
 }
 
 // Save writes an image and returns the name of its file: the given one or, if it is
@@ -93,10 +94,14 @@ func (s Saver) Save(ctx context.Context, name string, img image.Image) (string, 
 
 func (s Saver) Write(ctx context.Context, name string, img image.Image) (string, error) {
 	format, err := picture.FormatOf(name)
+	encode := func(w io.Writer) error { return picture.Encode(w, format, img, s.Settings) }
+	if len(s.Layers) > 0 && picture.IsOpenRaster(name) {
+		encode, err = func(w io.Writer) error { return picture.EncodeOpenRaster(w, img, s.Layers, s.Settings) }, nil
+	}
 	if err != nil {
 		return "", fmt.Errorf("output %s: %w", name, err)
 	}
-	f, err := writeTemporary(name, func(w io.Writer) error { return picture.Encode(w, format, img, s.Settings) })
+	f, err := writeTemporary(name, encode)
 	if err != nil {
 		return "", fmt.Errorf("output %s: %w", name, err)
 	}

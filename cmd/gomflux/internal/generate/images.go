@@ -8,12 +8,15 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -77,8 +80,11 @@ func (g *generation) finish(ctx context.Context, index int, result *gomflux.Resu
 	case len(g.sources) > 0:
 		s.Image = &g.sources[0]
 	}
+	if result.Settings.EnhancedBy != "" && g.options.Prompt == "" {
+		g.out.Note("prompt of the text encoder: %s", quote.Printable(result.Settings.Prompt))
+	}
 	start := time.Now()
-	file, err := g.save(ctx, result, index)
+	file, layers, err := g.save(ctx, result, index)
 	if err != nil {
 		return err
 	}
@@ -88,7 +94,7 @@ func (g *generation) finish(ctx context.Context, index int, result *gomflux.Resu
 	}
 	took := time.Since(start)
 	g.report.end()
-	if err := cmp.Or(g.report.image(file, result, took), sheetErr); err != nil {
+	if err := cmp.Or(g.report.image(file, layers, result, took), sheetErr); err != nil {
 		return err
 	}
 	if err := g.results.Show(result.Image); err != nil { // no reason to end the run
@@ -97,11 +103,11 @@ func (g *generation) finish(ctx context.Context, index int, result *gomflux.Resu
 	return g.endRecording(result)
 }
 
-// save writes an image with its settings, and returns the file's name.
-func (g *generation) save(ctx context.Context, result *gomflux.Result, index int) (string, error) {
+// save writes an image with its settings, and the layers that compose it, and returns the files' names.
+func (g *generation) save(ctx context.Context, result *gomflux.Result, index int) (file string, layers []string, err error) {
 	name, err := g.fileName(result.Settings, index)
 	if err != nil {
-		return "", cli.Coded(cli.ExitUsage, err)
+		return "", nil, cli.Coded(cli.ExitUsage, err)
 	}
 	s := cli.Saver{Overwrite: g.Overwrite && !g.saved[name]} // two prompts may have the same name
 	if err := result.Settings.Check(); err == nil {
@@ -121,7 +127,39 @@ func (g *generation) save(ctx context.Context, result *gomflux.Result, index int
 	if isJPEG(name) && result.Transparent != nil {
 		g.out.Note("the transparent pixels of the image are white, since JPEG has no transparency (.png and .webp have it)")
 	}
-	return s.Save(ctx, name, result.Pixels())
+	s.Layers = result.Layers
+	if file, err = s.Save(ctx, name, result.Pixels()); err != nil || picture.IsOpenRaster(name) {
+		return file, nil, err
+	}
+	s.Sidecar = nil
+	ext := filepath.Ext(file)
+	for i, layer := range result.Layers {
+		if s.Settings != nil {
+			s.Settings.Layer = i + 1
+		}
+		name, err := s.Save(ctx, fmt.Sprintf("%s-%d%s", strings.TrimSuffix(file, ext), i+1, ext), layer)
+		if err != nil {
+			return file, layers, err
+		}
+		layers = append(layers, name)
+	}
+	return file, layers, nil
+}
+
+// checkLayers refuses what the model cannot do with or without layers.
+func (g *generation) checkLayers() error {
+	name := g.Output
+	switch splits := g.model.Layers() > 0; {
+	case splits && isJPEG(name):
+		return cli.UsageErrorf("output %s: JPEG has no transparency, which layers need (.png, .webp and .ora have it)", name)
+	case !splits && picture.IsOpenRaster(name):
+		return cli.UsageErrorf("output %s: OpenRaster is for layers, and %s generates one image (%s splits an image into layers)", name,
+			g.model.Class(), family.NamesWith(family.HasLayers))
+	case !splits && strings.TrimSpace(g.allPrompts[0]) == "" && g.layers.Given():
+		return cli.UsageErrorf("layers %d: %s generates one image (%s splits an image into layers)", g.layers.OrZero(), g.model.Class(),
+			family.NamesWith(family.HasLayers))
+	}
+	return nil
 }
 
 // isJPEG reports whether a file of this name is written as JPEG, which has no transparency.

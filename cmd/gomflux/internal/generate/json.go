@@ -41,7 +41,8 @@ type (
 		Seconds     JSONSeconds       `json:"seconds"`
 		PeakMemory  int               `json:"peak_memory_bytes"`
 		Estimated   int64             `json:"estimated_memory_bytes"`
-		Width       int               `json:"width"` // of the file
+		Layers      []string          `json:"layers,omitempty"` // files of the layers, the lowest first
+		Width       int               `json:"width"`            // of the file
 		Height      int               `json:"height"`
 		Transparent bool              `json:"transparent,omitempty"`
 
@@ -120,9 +121,9 @@ func (r *jsonReport) saving(index int) {
 	r.progress(gomflux.Progress{Phase: gomflux.PhaseSave})
 }
 
-func (r *jsonReport) image(file string, result *gomflux.Result, saveTime time.Duration) error {
+func (r *jsonReport) image(file string, layers []string, result *gomflux.Result, saveTime time.Duration) error {
 	r.out.Event(JSONPicture{
-		MessageType: "picture", File: file, Settings: &result.Settings,
+		MessageType: "picture", File: file, Layers: layers, Settings: &result.Settings,
 		Seconds: JSONSeconds{
 			ui.Seconds(result.EncodeTime), ui.Seconds(result.StepTime), ui.Seconds(result.DecodeTime), ui.Seconds(saveTime),
 		},

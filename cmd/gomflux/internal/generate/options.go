@@ -63,6 +63,7 @@ type samplingFlags struct {
 	scheduler            cli.Optional[gomflux.Scheduler]
 	rng                  cli.Optional[gomflux.RNG]
 	background           cli.Optional[gomflux.Background]
+	layers               cli.Optional[int]
 }
 
 // imageFlags are the flags for input images.
@@ -94,6 +95,7 @@ func newGenerateOptions() *generateOptions {
 			guidanceInterval: cli.Parsed("start,stop", scheduler.ParsePart), stepCache: cli.Parsed("rule", stepcache.ParseRule),
 			cfg:       cli.NewCFGFlags(),
 			scheduler: cli.Parsed("name", cli.SchedulerOf), rng: cli.OneOf("name", cli.Convert[gomflux.RNG](scheduler.RNGs)...),
+			layers:     cli.Count("count"),
 			background: cli.OneOf("kind", cli.Convert[gomflux.Background](models.Backgrounds)...),
 		},
 		imageFlags: imageFlags{imageStrength: cli.Strength("strength")}, maskFlags: NewMaskFlags(),
@@ -108,6 +110,7 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	switch {
 	case o.edits:
 		f.VarP(&o.images, "image", "i", "image to edit (PNG, JPEG or WebP); several: -i A B, or repeated")
+		f.Var(&o.layers, "layers", "split the image into so many layers, with a model for that, which needs no prompt (default: 4)")
 	case o.inpaints:
 		f.VarP(&o.images, "image", "i",
 			"image of which a part is generated (PNG, JPEG or WebP), and reference images: -i A B, or repeated")
@@ -131,7 +134,11 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	o.AddCompute(f)
 	cli.AddLowRAM(f, &o.lowRAM)
 	o.PromptCacheFlags.Add(f)
-	o.AddFile(f, "image.png", "output `file`, .png, .jpg or .webp; can contain {seed}, {prompt} and other fields")
+	formats := ".png, .jpg or .webp"
+	if o.edits {
+		formats = ".png, .jpg, .webp or, of layers, .ora"
+	}
+	o.AddFile(f, "image.png", "output `file`, "+formats+"; can contain {seed}, {prompt} and other fields")
 	o.metadataFlags.add(f)
 	o.stepFlags.add(f)
 	o.profile.Add(f)
@@ -214,7 +221,7 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return cli.UsageErrorf("give either --prompt or --prompt-file")
 	case given("config-from-metadata") && o.config == "":
 		return cli.UsageErrorf("--config-from-metadata: the file name is empty")
-	case !o.promptGiven && o.config == "":
+	case !o.promptGiven && o.config == "" && !o.layers.Given():
 		return cli.UsageErrorf("no prompt (give one with --prompt or --prompt-file, " +
 			"or the settings of an image with --config-from-metadata)")
 	case given("seed") && given("auto-seeds"):

@@ -97,6 +97,8 @@ func (g *generation) leaveOut(err error) error {
 		o.MaxSequenceLength = 0
 	case "background":
 		o.Background = ""
+	case "layers":
+		o.Layers = 0
 	default:
 		return fmt.Errorf("%s: %w", g.config, err)
 	}
@@ -137,6 +139,7 @@ func (g *generation) recordedFlags(s *picture.Settings) []recordedFlag {
 		{"scheduler", &o.scheduler, r.Scheduler, knownScheduler},
 		{"rng", &o.rng, r.RNG, true},
 		{"background", &o.background, r.Background, true},
+		{"layers", &o.layers, r.Layers, o.edits && r.Layers > 0},
 		{"dtype", &o.Dtype, s.Dtype, true},
 		{"height", &o.height, r.Height, noSize},
 		{"width", &o.width, r.Width, noSize},

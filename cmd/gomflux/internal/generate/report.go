@@ -33,7 +33,7 @@ type generateReport interface {
 	// saving announces that an image is being saved.
 	saving(index int)
 	// image reports a saved image, and returns the first error of writing.
-	image(file string, r *gomflux.Result, saveTime time.Duration) error
+	image(file string, layers []string, r *gomflux.Result, saveTime time.Duration) error
 	// tensors reports saved tensors.
 	tensors(t record.SavedTensors)
 	// profile reports the result of --profile.
@@ -93,7 +93,7 @@ func (r *textReport) preview(img image.Image) { r.shown.Preview(img) }
 
 func (r *textReport) saving(int) { r.progress(gomflux.Progress{Phase: gomflux.PhaseSave}) }
 
-func (r *textReport) image(file string, result *gomflux.Result, saveTime time.Duration) error {
+func (r *textReport) image(file string, layers []string, result *gomflux.Result, saveTime time.Duration) error {
 	steps := "no steps" // if their result was replaced
 	switch n := result.StepsRun; {
 	case n == 1:
@@ -115,7 +115,9 @@ func (r *textReport) image(file string, result *gomflux.Result, saveTime time.Du
 			ui.Duration(result.EncodeTime), tokensText(result), ui.Duration(result.StepTime), ui.Duration(result.DecodeTime),
 			ui.Duration(saveTime), units.Bytes(int64(result.PeakMemory)))
 	}
-	r.out.Wrote(r.out.Line(file))
+	for _, name := range append([]string{file}, layers...) {
+		r.out.Wrote(r.out.Line(name))
+	}
 	return unreported(r.out, file)
 }
 

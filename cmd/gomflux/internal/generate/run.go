@@ -125,6 +125,9 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 			return err
 		}
 	}
+	if len(g.allPrompts) == 0 && g.layers.Given() {
+		g.allPrompts = []string{""}
+	}
 	if len(g.allPrompts) == 0 {
 		return fmt.Errorf("%s: has no prompt (give one with --prompt)", g.config)
 	}
@@ -141,6 +144,9 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	if err := cli.CheckOutput(name); err != nil {
 		return err
 	}
+	if picture.IsOpenRaster(name) && !g.edits {
+		return fmt.Errorf("output %s: OpenRaster is for layers, into which gomflux edit splits an image", name)
+	}
 	if isJPEG(name) && g.background.OrZero() == gomflux.TransparentBackground {
 		return fmt.Errorf("output %s: JPEG has no transparency, which --background transparent asks for (.png and .webp have it)", name)
 	}
@@ -154,7 +160,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 		StepCache:         g.stepCache.String(),
 		MaxSequenceLength: g.maxSequenceLength.OrZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.OrZero(), RNG: g.rng.OrZero(),
-		Background: g.background.OrZero(), ImageStrength: g.imageStrength.OrZero(), Progress: g.progress,
+		Background: g.background.OrZero(), Layers: g.layers.OrZero(), ImageStrength: g.imageStrength.OrZero(), Progress: g.progress,
 	}
 	images, err := g.readImages()
 	switch {
@@ -206,6 +212,9 @@ func (g *generation) open(ctx context.Context) error {
 	g.profile.Loaded(g.model)
 	if g.recorded != nil {
 		g.compareLoRAs(g.model.Settings(g.options).LoRAs)
+	}
+	if err := g.checkLayers(); err != nil {
+		return err
 	}
 	g.warnNegative()
 	g.noteTransparent()

@@ -115,14 +115,15 @@ def qwen_image(d: dict) -> diffusers.AutoencoderKLQwenImage:
         dim_mult=[c // base for c in d["vae_channels"]],
         num_res_blocks=d["vae_layers_per_block"],
         temperal_downsample=[level > 0 for level in range(len(d["vae_channels"]) - 1)],
+        input_channels=d.get("image_channels", 3),
         latents_mean=list(d["latents_mean"]),
         latents_std=list(d["latents_std"]),
     )
 
 
-def draw_qwen_image(r: random.Random) -> dict:
+def draw_qwen_image(r: random.Random, image_channels: int = 3) -> dict:
     base, mults = r.randint(8, 12), sorted(r.randint(1, 3) for _ in range(r.randint(3, 4)))
-    channels = r.randint(4, 7)  # a picture of three the pipelines take for latents of as many
+    channels = r.randint(image_channels + 1, image_channels + 4)  # a picture the pipelines take for latents of as many channels
     return dict(
         vae_channels=tuple(base * m for m in mults),
         vae_layers_per_block=r.randint(1, 2),

@@ -1,6 +1,8 @@
 """Qwen-Image: a transformer of two streams, Qwen2.5-VL as its text encoder, and an autoencoder of videos for one frame.
 
-The edit pipelines show their pictures to the text encoder as well: the first one a single picture, Plus several.
+The edit pipelines show their pictures to the text encoder as well: the first one a single picture, Plus several. The layered
+one splits a picture into layers with alpha. Their latents, and those of the picture that they compose, are one below the other
+here, and so are their images.
 """
 
 import dataclasses
@@ -13,6 +15,7 @@ from unittest import mock
 
 import diffusers
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint
+from PIL import Image
 
 from .. import schedules
 from . import Family, autoencoders, parts, text_encoders
@@ -22,7 +25,7 @@ VAE_IMAGE_SIZE, CONDITION_IMAGE_SIZE = "vae_image_size", "condition_image_size"
 AREAS = {VAE_IMAGE_SIZE: 1024 * 1024, CONDITION_IMAGE_SIZE: 384 * 384}
 
 
-def transformer(d: dict) -> diffusers.QwenImageTransformer2DModel:
+def transformer(d: dict, layered: bool = False) -> diffusers.QwenImageTransformer2DModel:
     z = len(d["latents_mean"])
     return diffusers.QwenImageTransformer2DModel(
         in_channels=4 * z,
@@ -30,6 +33,8 @@ def transformer(d: dict) -> diffusers.QwenImageTransformer2DModel:
         **parts.attention(d),
         joint_attention_dim=text_encoders.qwen25_hidden(d),
         zero_cond_t=bool(d["zero_cond_t"]),
+        use_additional_t_cond=layered,
+        use_layer3d_rope=layered,
     )
 
 
@@ -42,7 +47,7 @@ def build(d: dict, edits: bool) -> dict:
     } | ({"processor": text_encoders.qwen2_vl_processor(d, tok)} if edits else {})
 
 
-def draw(r: random.Random, zero_cond_t: tuple) -> dict:
+def draw(r: random.Random, zero_cond_t: tuple, image_channels: int = 3) -> dict:
     kv_heads, vision_layers, patch = r.randint(1, 3), r.randint(2, 4), r.choice((6, 8, 10, 14, 14, 14))
     lightning = dict(base_shift=math.log(3), max_shift=math.log(3), shift_terminal=0.0)
     return dict(
@@ -54,7 +59,7 @@ def draw(r: random.Random, zero_cond_t: tuple) -> dict:
         max_pixels=r.choice((12845056, r.randint(9000, 12000))),
         vae_image_size=r.randint(40, 110) ** 2,
         condition_image_size=r.randint(40, 110) ** 2,
-        **autoencoders.draw_qwen_image(r),
+        **autoencoders.draw_qwen_image(r, image_channels),
         **parts.draw_shift(r),
         shift_terminal=round(r.uniform(0.01, 0.1), 3),
     ) | (lightning if r.random() < 0.2 else {})
@@ -170,4 +175,79 @@ PLUS = dataclasses.replace(
     references=(1, 2, 3),
 )
 
-FAMILIES = {"qwen-image": TEXT, "qwen-image-edit": EDIT, "qwen-image-edit-plus": PLUS}
+
+def draw_layered(r: random.Random) -> dict:
+    return draw(r, (0,), 4) | dict(image_layers=r.randint(1, 3), resolution=r.randint(40, 110), image_channels=4)
+
+
+def images(pipe) -> int:
+    """Returns how many images the transformer makes: the layers, and what they compose."""
+    return parts.option(pipe, "layers", 4) + 1
+
+
+def latents_of_layers(pipe, height: int, width: int) -> tuple:
+    _, c, h, w = parts.latents(pipe, height, width)
+    return 1, c, images(pipe) * h, w
+
+
+def pack_layers(pipe, x):
+    b, c, h, w = x.shape
+    n = images(pipe)
+    x = x.reshape(b, c, n, h // n, w).transpose(1, 2)
+    return pipe._pack_latents(x, b, c, h // n, w, n)
+
+
+def unpack_layers(pipe, x, height: int, width: int):
+    return pipe._unpack_latents(x, height, width, images(pipe) - 1, pipe.vae_scale_factor).flatten(2, 3)
+
+
+@contextmanager
+def running_layered(pipe):
+    """Makes the pipeline work in the size that it is asked for, without a caption for an empty prompt, and return the layers in
+    one image."""
+    cls = type(pipe)
+    module, call = sys.modules[cls.__module__], cls.__call__
+
+    def sized(self, image, *args, height, width, **kwargs):
+        with mock.patch.object(module, "calculate_dimensions", lambda area, ratio: (width, height)):
+            result = call(self, image.convert("RGBA"), *args, **kwargs)
+        result.images = [stacked(result.images[0])]
+        return result
+
+    with mock.patch.object(cls, "__call__", sized), mock.patch.object(cls, "get_image_caption", lambda *_, **__: ""):
+        yield
+
+
+def stacked(layers: list) -> Image.Image:
+    """Returns images of one size one below the other."""
+    width, height = layers[0].size
+    image = Image.new(layers[0].mode, (width, len(layers) * height))
+    for i, layer in enumerate(layers):
+        image.paste(layer, (0, i * height))
+    return image
+
+
+LAYERED = dataclasses.replace(
+    TEXT,
+    pipeline=diffusers.QwenImageLayeredPipeline,
+    inpaint_pipeline=None,
+    dims=TEXT.dims | dict(
+        image_layers=2, resolution=80, image_channels=4,
+        latents_mean=(-0.7571, 0.1075, 1.5508, 0.4134, -0.2921), latents_std=(2.8184, 1.4541, 0.7083, 2.6052, 1.916),
+    ),
+    full=TEXT.full | dict(image_layers=4, resolution=640),
+    build=functools.partial(build, edits=True),
+    transformer=functools.partial(transformer, layered=True),
+    draw=draw_layered,
+    latents=latents_of_layers,
+    pack=pack_layers,
+    unpack=unpack_layers,
+    index=lambda d: {"resolution": d["resolution"]},
+    options={"layers": "image_layers"},
+    running=running_layered,
+    references=(1,),
+    reference_sides=(24, 140),
+    transparent=True,
+)  # fmt: skip
+
+FAMILIES = {"qwen-image": TEXT, "qwen-image-edit": EDIT, "qwen-image-edit-plus": PLUS, "qwen-image-layered": LAYERED}
