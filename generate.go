@@ -13,13 +13,15 @@ import (
 // A Phase is a phase of a run.
 type Phase string
 
-// The phases of a run, in order, and the phase of [Source.Save].
+// The phases of a run, in order, and those of [Source.Save] and [Upscaler.Upscale].
 const (
 	PhaseLoad   Phase = "load"   // loading a component
 	PhaseEncode Phase = "encode" // encoding the prompts and input images
 	PhaseStep   Phase = "step"   // denoising steps
 	PhaseDecode Phase = "decode" // decoding the latents
 	PhaseSave   Phase = "save"   // saving a model
+
+	PhaseUpscale Phase = "upscale" // enlarging an image; its steps are thousandths
 )
 
 // Progress reports the progress of a run. Each phase is reported when it starts, and

@@ -125,6 +125,12 @@ type Settings struct {
 	// Width. Otherwise it is Image, with Expand, and only the masked part differs.
 	NoPasteBack bool `json:"no_paste_back,omitempty"`
 
+	// Upscaler is the network by which the image was enlarged afterwards, or lanczos; "" if it was not.
+	Upscaler string `json:"upscaler,omitempty"`
+	// UpscaledHeight and UpscaledWidth are the size of the enlarged image, in pixels, 0 if it was not enlarged.
+	UpscaledHeight int `json:"upscaled_height,omitempty"`
+	UpscaledWidth  int `json:"upscaled_width,omitempty"`
+
 	// Quantize is the quantization of the weights during loading: 3, 4, 5, 6 or 8
 	// bits, mxfp4, mxfp8 or nvfp4; "" if the weights were not changed.
 	Quantize string `json:"quantize,omitempty"`
@@ -293,7 +299,7 @@ func checkInt(name string, v int) error {
 		if v > SettingsVersion {
 			return fmt.Errorf("written by a newer gomflux (settings version %d, this one reads up to %d)", v, SettingsVersion)
 		}
-	case "height", "width":
+	case "height", "width", "upscaled_height", "upscaled_width":
 		limit = MaxSide
 	case "mask_blur", "mask_crop":
 		least, limit = 0, MaxSide

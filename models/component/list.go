@@ -28,6 +28,8 @@ var All = named(
 	Qwen3Model,
 	Qwen25VLForConditionalGeneration,
 	Mistral3ForConditionalGeneration, // after those that have its names and more
+	RRDBNet,
+	SRVGGNetCompact,
 )
 
 // named sets the names of the classes' tables.
