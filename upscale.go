@@ -43,7 +43,7 @@ type UpscaleOptions struct {
 
 // OpenUpscaler loads a network by its name: a safetensors file, a folder with one, one of the published networks that
 // gomflux models lists, or owner/name:file in the Hugging Face cache. Of the options it uses Device, Dtype and
-// Progress; [Lanczos] needs none. Without a Dtype a GPU computes in float16, and where that overflows in float32. The caller must close it.
+// Progress; [Lanczos] does not need them. Without a Dtype a GPU computes in float16, and where that overflows in float32. The caller must close it.
 func OpenUpscaler(ctx context.Context, name string, o *OpenOptions) (*Upscaler, error) {
 	if name == Lanczos {
 		return &Upscaler{name: name}, nil
@@ -135,29 +135,33 @@ func (u *Upscaler) Size(width, height int, o *UpscaleOptions) (w, h int, err err
 		usual = defaultLanczos
 	}
 	to := func(n int, factor float64) int { return max(1, int(math.Round(float64(n)*factor))) }
+	factor := cmp.Or(o.Scale, float64(usual))
 	switch {
 	case o.Scale != 0 && (o.Width != 0 || o.Height != 0):
 		return 0, 0, errs.Requestf("scale %g: a scale and a size exclude each other", o.Scale)
 	case o.Width < 0 || o.Height < 0:
 		return 0, 0, errs.Requestf("size %dx%d: must be positive", o.Width, o.Height)
-	case o.Width == 0 && o.Height == 0:
-		factor := cmp.Or(o.Scale, float64(usual))
-		if !(factor >= 1 && factor <= float64(scale)) {
-			return 0, 0, errs.Requestf("scale %g: must be from 1 to %d, that of the network (enlarge the result again for more)",
-				factor, scale)
+	case o.Width != 0 || o.Height != 0:
+		w, h = o.Width, o.Height
+		if w == 0 {
+			w = to(width, float64(h)/float64(height))
 		}
-		return to(width, factor), to(height, factor), nil
+		if h == 0 {
+			h = to(height, float64(w)/float64(width))
+		}
+		if w < width || h < height || w > width*scale || h > height*scale {
+			return 0, 0, errs.Requestf("size %dx%d: must be from %dx%d, that of the image, to %dx%d, %d times that",
+				w, h, width, height, width*scale, height*scale, scale)
+		}
+	case !(factor >= 1 && factor <= float64(scale)):
+		return 0, 0, errs.Requestf("scale %g: must be from 1 to %d, that of the network (enlarge the result again for more)", factor, scale)
+	default:
+		w, h = to(width, factor), to(height, factor)
 	}
-	w, h = o.Width, o.Height
-	if w == 0 {
-		w = to(width, float64(h)/float64(height))
-	}
-	if h == 0 {
-		h = to(height, float64(w)/float64(width))
-	}
-	if w < width || h < height || w > width*scale || h > height*scale {
-		return 0, 0, errs.Requestf("size %dx%d: must be from %dx%d, that of the image, to %dx%d, %d times that",
-			w, h, width, height, width*scale, height*scale, scale)
+	if int64(w)*int64(h) > picture.MaxPixels {
+		most := math.Sqrt(picture.MaxPixels / (float64(width) * float64(height)))
+		return 0, 0, errs.Requestf("size %dx%d: %d million pixels, expected at most %d (a scale of %.2f)", w, h, int64(w)*int64(h)/1e6,
+			picture.MaxPixels/1_000_000, math.Floor(100*most)/100)
 	}
 	return w, h, nil
 }
@@ -173,9 +177,6 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 	w, h, err := u.Size(size.X, size.Y, o)
 	if err != nil {
 		return nil, err
-	}
-	if int64(w)*int64(h) > picture.MaxPixels {
-		return nil, errs.Requestf("size %dx%d: %d million pixels, expected at most %d", w, h, int64(w)*int64(h)/1e6, picture.MaxPixels/1_000_000)
 	}
 	if u.network == nil {
 		return resized(img, w, h), nil

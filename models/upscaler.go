@@ -136,13 +136,14 @@ func (u *Upscaler) Enlarge(img image.Image, progress func(share float64)) (*imag
 	case !opaque:
 		passes = append(passes, []int{3, 3, 3})
 	}
+	data := mlx.FromUint8(pixels.RGBA(levels), size.Y, size.X, 4)
 	for i, channels := range passes {
 		report := func(share float64) {
 			if progress != nil {
 				progress((float64(i) + share) / float64(len(passes)))
 			}
 		}
-		if err := u.pass(out, mlx.FromUint8(pixels.RGBA(levels), size.Y, size.X, 4).Take(2, indices(channels)), channels, report); err != nil {
+		if err := u.pass(out, data.Take(2, indices(channels)), channels, report); err != nil {
 			return nil, err
 		}
 	}

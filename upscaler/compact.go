@@ -7,8 +7,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// CompactConfig has the arguments of SRVGGNetCompact, with its default activation, PReLU. Files have none; they
-// follow from the shapes of the tensors.
+// CompactConfig has the arguments of SRVGGNetCompact, with its default activation, PReLU. They follow from the
+// shapes of the tensors.
 type CompactConfig struct {
 	NumInCh  int `json:"num_in_ch"`
 	NumOutCh int `json:"num_out_ch"`

@@ -7,8 +7,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// RRDBConfig has the arguments of BasicSR's RRDBNet, with num_up in addition. Files have none; they follow from the
-// shapes of the tensors.
+// RRDBConfig has the arguments of BasicSR's RRDBNet, with num_up in addition. They follow from the shapes of the
+// tensors.
 type RRDBConfig struct {
 	NumInCh   int `json:"num_in_ch"` // of images
 	NumOutCh  int `json:"num_out_ch"`

@@ -47,7 +47,7 @@ func (s *Source) lone(folder, what string) (fs.FS, error) {
 	}
 	part := parts[folder]
 	if part == nil {
-		return nil, fmt.Errorf("%w: %s: expected %s, found only %s", errs.ErrUnsupported, checkpoint.FullName(s.FS, file), what, describe(parts))
+		return nil, fmt.Errorf("%s: expected %s, found only %s", checkpoint.FullName(s.FS, file), what, describe(parts))
 	}
 	config := map[string]any{"_class_name": part.class}
 	maps.Copy(config, part.inferred.Published)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"image"
 	"path/filepath"
 	"strings"
@@ -205,6 +204,9 @@ func (o *upscaleOptions) run(ctx context.Context, out *ui.Output, args []string)
 		if _, err := picture.ReadFile(arg); err != nil {
 			return cli.Coded(cli.ExitUsage, err)
 		}
+		if o.refine.Given() && o.prompt == "" && settingsOf(arg).Prompt == "" {
+			return cli.UsageErrorf("%s: has no prompt in its settings (give one with --prompt)", arg)
+		}
 	}
 	if _, err := o.OpenTuned(ctx, out, nil); err != nil {
 		return err
@@ -255,22 +257,21 @@ func (u *upscaling) image(ctx context.Context, name string) error {
 	if err != nil {
 		return cli.Coded(cli.ExitUsage, err)
 	}
-	settings := &picture.Settings{}
-	if found, err := picture.ReadSettingsFile(name); err == nil {
-		settings = &found.Settings
-	}
+	settings := settingsOf(name)
 	from := p.Image.Rect.Size()
 	r := &upscaled{
 		MessageType: "image", Source: name, FromWidth: from.X, FromHeight: from.Y, Model: u.upscaler.Name(), Class: u.upscaler.Class(),
 		Scale: u.upscaler.Scale(), Device: string(u.upscaler.Device()), Dtype: string(u.upscaler.Dtype()),
 	}
+	options := &gomflux.UpscaleOptions{Scale: u.scale.OrZero(), Width: u.width.OrZero(), Height: u.height.OrZero()}
+	if _, _, err := u.upscaler.Size(from.X, from.Y, options); err != nil {
+		return u.failed(name, err)
+	}
 	u.warnMemory(ctx, from)
 	progress := u.out.StartProgress(ctx)
 	defer progress.Close()
+	options.Progress = progress.Report
 	start := time.Now()
-	options := &gomflux.UpscaleOptions{
-		Scale: u.scale.OrZero(), Width: u.width.OrZero(), Height: u.height.OrZero(), Progress: progress.Report,
-	}
 	img, err := u.upscaler.Upscale(ctx, p.Pixels(), options)
 	if err != nil {
 		return u.failed(name, err)
@@ -301,10 +302,19 @@ func (u *upscaling) image(ctx context.Context, name string) error {
 		u.out.Event(r)
 		return unreported(u.out, r.File)
 	}
-	u.out.Note("%dx%d from %dx%d, %s in all, peak memory %s", size.X, size.Y, from.X, from.Y,
-		ui.Duration(time.Duration((r.Seconds.Upscale+r.Seconds.Refine+r.Seconds.Save)*float64(time.Second))), units.Bytes(int64(r.PeakMemory)))
+	took := time.Duration((r.Seconds.Upscale + r.Seconds.Refine + r.Seconds.Save) * float64(time.Second))
+	u.out.Note("%dx%d from %dx%d, %s in all, peak memory %s", size.X, size.Y, from.X, from.Y, ui.Duration(took),
+		units.Bytes(int64(r.PeakMemory)))
 	u.out.Wrote(u.out.Line(r.File))
 	return unreported(u.out, r.File)
+}
+
+// settingsOf returns the settings in an image, zero ones if there are none.
+func settingsOf(name string) *picture.Settings {
+	if found, err := picture.ReadSettingsFile(name); err == nil {
+		return &found.Settings
+	}
+	return &picture.Settings{}
 }
 
 // failed gives an error about an image its exit code.
@@ -319,13 +329,9 @@ func (u *upscaling) failed(name string, err error) error {
 func (u *upscaling) refined(
 	ctx context.Context, img image.Image, settings *picture.Settings, progress *ui.Progress, r *upscaled,
 ) (image.Image, *picture.Settings, error) {
-	prompt := cmp.Or(u.prompt, settings.Prompt)
-	if prompt == "" {
-		return nil, nil, fmt.Errorf("%w: it has no prompt in its settings (give one with --prompt)", gomflux.ErrRequest)
-	}
 	start := time.Now()
 	o := gomflux.Options{
-		Prompt: prompt, NegativePrompt: u.negative, Steps: u.steps.OrZero(), Guidance: u.guidance.Value, Progress: progress.Report,
+		Prompt: cmp.Or(u.prompt, settings.Prompt), NegativePrompt: u.negative, Steps: u.steps.OrZero(), Guidance: u.guidance.Value, Progress: progress.Report,
 	}
 	if len(u.seed) > 0 {
 		o.Seed = &u.seed[0]
@@ -352,8 +358,9 @@ func (u *upscaling) warnMemory(ctx context.Context, size image.Point) {
 	})
 	need := u.upscaler.Memory(size.Y, size.X)
 	if free > 0 && need > free {
-		u.out.Warn("enlarging an image of %dx%d needs about %s of memory, and %s are free", size.X, size.Y, units.Bytes(need), units.Bytes(free))
-	} else if u.out.Verbose {
-		u.out.Say("memory: about %s", units.Bytes(need))
+		u.out.Warn("enlarging an image of %dx%d needs about %s of memory, and %s are free", size.X, size.Y, units.Bytes(need),
+			units.Bytes(free))
+	} else if need > 0 {
+		u.out.Note("%dx%d: about %s of memory", size.X, size.Y, units.Bytes(need))
 	}
 }
