@@ -150,6 +150,9 @@ func onStep(f func(Step) error) func(models.Step) error {
 // that wraps the context's cause.
 func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 	results, err := m.generate(ctx, o, nil)
+	if err == nil {
+		err = m.enlarge(ctx, &o, results)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +169,14 @@ func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([
 	if seeds == nil {
 		seeds = []uint64{}
 	}
-	return m.generate(ctx, o, seeds)
+	results, err := m.generate(ctx, o, seeds)
+	if err == nil {
+		err = m.enlarge(ctx, &o, results)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
 }
 
 // BatchSize returns the batch size with the highest throughput, according to
@@ -182,6 +192,9 @@ func (m *Model) BatchSize(o Options) int {
 // generate generates an image for each seed. If seeds is nil, it generates a single
 // image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
+	if err := o.Enlarge.check(); err != nil {
+		return nil, err
+	}
 	if o.Enhance != nil {
 		if err := m.enhance(ctx, &o); err != nil {
 			return nil, err

@@ -170,6 +170,8 @@ type Options struct {
 	// $1, $2 and so on, which is replaced by the model's name for them, such as image 1 or
 	// Picture 1. If Height and Width are 0, the size is derived from these images.
 	References []image.Image
+	// Enlarge, if set, is how the generated image is enlarged.
+	Enlarge *EnlargeOptions
 	// Latents, if set, are the initial noise. They override Seed.
 	Latents Latents
 
@@ -291,6 +293,9 @@ func (m *Model) UsesNegativePrompt(o Options) bool {
 // Check returns the error that Generate would return for options that the model does not
 // support. It does not run the model.
 func (m *Model) Check(o Options) error {
+	if err := o.Enlarge.check(); err != nil {
+		return err
+	}
 	r, err := inpaintRequest(m.pipeline, o)
 	if err != nil {
 		return err

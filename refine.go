@@ -1,11 +1,15 @@
 package gomflux
 
 import (
+	"cmp"
 	"context"
 	"image"
 	"math"
 	"math/rand/v2"
 
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -22,6 +26,80 @@ type RefineOptions struct {
 	Overlap int
 }
 
+// EnlargeOptions describe how a generated image is enlarged, see Options.Enlarge.
+type EnlargeOptions struct {
+	// Upscaler is a name for [OpenUpscaler]. "" stands for [DefaultUpscaler].
+	Upscaler string
+	// UpscaleOptions are those of [Upscaler.Upscale].
+	UpscaleOptions
+	// Refine, if set, is how the enlarged image is generated again, as [Model.Refine], with the prompt and the seed of
+	// the image.
+	Refine *RefineOptions
+}
+
+// check returns the errors that are known before an image is generated.
+func (e *EnlargeOptions) check() error {
+	if e == nil {
+		return nil
+	}
+	if r := e.Refine; r != nil && !(r.Strength >= 0 && r.Strength < 1) {
+		return errs.Requestf("refinement of strength %g: must be above 0 and below 1", r.Strength)
+	}
+	if e.Upscaler == Lanczos {
+		return nil
+	}
+	found, err := catalog.FindUpscaler(cmp.Or(e.Upscaler, DefaultUpscaler))
+	if err != nil {
+		return err
+	}
+	n, _, err := component.DeclareUpscaler(&component.Folder{FS: found.FS, Points: &hooks.Points{}}, component.Upscalers)
+	if err == nil && e.Scale > float64(n.Scale()) {
+		err = scaleError(e.Scale, n.Scale())
+	}
+	return err
+}
+
+// enlarge enlarges results as the options ask for.
+func (m *Model) enlarge(ctx context.Context, o *Options, results []*Result) error {
+	if o.Enlarge == nil {
+		return nil
+	}
+	u, err := OpenUpscaler(ctx, cmp.Or(o.Enlarge.Upscaler, DefaultUpscaler), &OpenOptions{Device: m.Device()})
+	if err != nil {
+		return err
+	}
+	defer u.Close()
+	for _, r := range results {
+		upscale := o.Enlarge.UpscaleOptions
+		if upscale.Progress == nil {
+			upscale.Progress = o.Progress
+		}
+		img, err := u.Upscale(ctx, r.Pixels(), &upscale)
+		if err != nil {
+			return err
+		}
+		r.set(straight(img))
+		if o.Enlarge.Refine != nil {
+			again := *o
+			again.Seed, again.Mask, again.Inpaint, again.References, again.Latents = &r.Settings.Seed, nil, InpaintOptions{}, nil, Latents{}
+			again.Prompt, again.Enhance = r.Settings.Prompt, nil
+			refined, err := m.Refine(ctx, img, again, *o.Enlarge.Refine)
+			if err != nil {
+				return err
+			}
+			r.Image, r.Transparent = refined.Image, refined.Transparent
+			r.add(refined)
+			r.Settings.Refine = cmp.Or(o.Enlarge.Refine.Strength, defaultRefine)
+		}
+		size := r.Image.Rect.Size()
+		r.Settings.Upscaler, r.Settings.UpscaledWidth, r.Settings.UpscaledHeight = catalog.TildePath(u.name), size.X, size.Y
+	}
+	return nil
+}
+
+// defaultRefine is the default of RefineOptions.Strength.
+const defaultRefine = 0.25
+
 // Refine generates an image again, in its size, by image-to-image at a low strength: what an enlarged image lacks in
 // details is added. Images that are larger than a tile are generated in tiles, each for the whole prompt and with a
 // seed of its own, Options.Seed and the numbers after it, and blended in pixels. An image of one tile is that of
@@ -29,7 +107,7 @@ type RefineOptions struct {
 // Latents must not be set, and OnStep is not called.
 func (m *Model) Refine(ctx context.Context, img image.Image, o Options, r RefineOptions) (*Result, error) {
 	if r.Strength == 0 {
-		r.Strength = 0.25
+		r.Strength = defaultRefine
 	}
 	switch {
 	case !(r.Strength > 0 && r.Strength < 1):
@@ -49,7 +127,7 @@ func (m *Model) Refine(ctx context.Context, img image.Image, o Options, r Refine
 	size := img.Bounds().Size()
 	whole := padded(img, multiple)
 	columns, rows := spans(whole.Bounds().Dx(), tile, overlap), spans(whole.Bounds().Dy(), tile, overlap)
-	o.ImageStrength, o.OnStep, o.conversions = 1-r.Strength, nil, nil
+	o.ImageStrength, o.OnStep, o.conversions, o.Enlarge = 1-r.Strength, nil, nil, nil
 	b := newBlend(whole.Bounds().Size())
 	var all *Result
 	report, n := o.Progress, len(columns)*len(rows)

@@ -154,7 +154,7 @@ func (u *Upscaler) Size(width, height int, o *UpscaleOptions) (w, h int, err err
 				w, h, width, height, width*scale, height*scale, scale)
 		}
 	case !(factor >= 1 && factor <= float64(scale)):
-		return 0, 0, errs.Requestf("scale %g: must be from 1 to %d, that of the network (enlarge the result again for more)", factor, scale)
+		return 0, 0, scaleError(factor, scale)
 	default:
 		w, h = to(width, factor), to(height, factor)
 	}
@@ -164,6 +164,10 @@ func (u *Upscaler) Size(width, height int, o *UpscaleOptions) (w, h int, err err
 			picture.MaxPixels/1_000_000, math.Floor(100*most)/100)
 	}
 	return w, h, nil
+}
+
+func scaleError(found float64, most int) error {
+	return errs.Requestf("scale %g: must be from 1 to %d, that of the network (enlarge the result again for more)", found, most)
 }
 
 // Upscale enlarges an image. Transparency is enlarged by the network too. The result is an *image.NRGBA if the image

@@ -130,6 +130,8 @@ type Settings struct {
 	// UpscaledHeight and UpscaledWidth are the size of the enlarged image, in pixels, 0 if it was not enlarged.
 	UpscaledHeight int `json:"upscaled_height,omitempty"`
 	UpscaledWidth  int `json:"upscaled_width,omitempty"`
+	// Refine is how much of the enlarged image was generated again, from 0 to 1.
+	Refine float64 `json:"refine,omitempty"`
 
 	// Quantize is the quantization of the weights during loading: 3, 4, 5, 6 or 8
 	// bits, mxfp4, mxfp8 or nvfp4; "" if the weights were not changed.
@@ -324,7 +326,7 @@ func checkFloat(name string, v float64) error {
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):
 		return fmt.Errorf("%s: expected a finite number, found %v", name, v)
-	case name == "image_strength" && (v < 0 || v > 1):
+	case (name == "image_strength" || name == "refine") && (v < 0 || v > 1):
 		return fmt.Errorf("%s: expected a number from 0 to 1, found %v", name, v)
 	case name == "seconds" && v < 0:
 		return fmt.Errorf("%s: expected at least 0, found %v", name, v)

@@ -341,6 +341,7 @@ func (u *upscaling) refined(
 		return nil, nil, err
 	}
 	r.Seconds.Refine, r.Seed = ui.Seconds(time.Since(start)), &result.Settings.Seed
+	result.Settings.Refine = *u.refine.Value
 	result.Settings.Image = &picture.SourceImage{Path: catalog.TildePath(r.Source)}
 	return result.Pixels(), &result.Settings, nil
 }

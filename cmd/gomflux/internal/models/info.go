@@ -42,8 +42,8 @@ With --json info prints one object per line for each file:
                   batch, dtype, device, mlx, tuning, kv_cache, image,
                   image_strength, references, mask, invert_mask, mask_blur,
                   mask_crop, expand, no_paste_back, upscaler, upscaled_height,
-                  upscaled_width, quantize, group_size, loras, runtime_lora,
-                  created, seconds
+                  upscaled_width, refine, quantize, group_size, loras,
+                  runtime_lora, created, seconds
   metadata        the JSON in the file, unchanged
   parameters      the parameters text
   not_used        settings of another program: field and value
@@ -142,7 +142,7 @@ var infoOrder = []string{
 	"guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache", "scheduler", "rng", "background", "batch",
 	"width", "height", "max_sequence_length", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur",
 	"mask_crop", "expand", "no_paste_back",
-	"upscaler", "upscaled_width", "upscaled_height", "quantize",
+	"upscaler", "upscaled_width", "upscaled_height", "refine", "quantize",
 	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "tuning", "kv_cache", "generator", "created",
 	"seconds", "version",
 }
