@@ -20,8 +20,8 @@ const DefaultUpscaler = "realesrgan-x4plus"
 // Lanczos is the name of an upscaler without a network: the filter of [picture.Resize].
 const Lanczos = "lanczos"
 
-// lanczosScale is the largest scale of that, and defaultLanczos the one where nothing else is asked for.
-const lanczosScale, defaultLanczos = 8, 2
+// LanczosScale is the largest scale of Lanczos, and defaultLanczos the one where nothing else is asked for.
+const LanczosScale, defaultLanczos = 8, 2
 
 // An Upscaler enlarges images by a network: ESRGAN's or Real-ESRGAN's. Like a [Model] it may be used from several
 // goroutines.
@@ -92,7 +92,7 @@ func (u *Upscaler) Class() string {
 // Scale returns how many times the network enlarges images; for Lanczos the largest scale.
 func (u *Upscaler) Scale() int {
 	if u.network == nil {
-		return lanczosScale
+		return LanczosScale
 	}
 	return u.network.Scale()
 }
