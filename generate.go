@@ -13,13 +13,15 @@ import (
 // A Phase is a phase of a run.
 type Phase string
 
-// The phases of a run, in order, and the phase of [Source.Save].
+// The phases of a run, in order, and those of [Source.Save] and [Upscaler.Upscale].
 const (
 	PhaseLoad   Phase = "load"   // loading a component
 	PhaseEncode Phase = "encode" // encoding the prompts and input images
 	PhaseStep   Phase = "step"   // denoising steps
 	PhaseDecode Phase = "decode" // decoding the latents
 	PhaseSave   Phase = "save"   // saving a model
+
+	PhaseUpscale Phase = "upscale" // enlarging an image; its steps are thousandths
 )
 
 // Progress reports the progress of a run. Each phase is reported when it starts, and
@@ -151,6 +153,9 @@ func onStep(f func(Step) error) func(models.Step) error {
 // that wraps the context's cause.
 func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 	results, err := m.generate(ctx, o, nil)
+	if err == nil {
+		err = m.enlarge(ctx, &o, results)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +172,14 @@ func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([
 	if seeds == nil {
 		seeds = []uint64{}
 	}
-	return m.generate(ctx, o, seeds)
+	results, err := m.generate(ctx, o, seeds)
+	if err == nil {
+		err = m.enlarge(ctx, &o, results)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
 }
 
 // BatchSize returns the batch size with the highest throughput, according to
@@ -183,6 +195,9 @@ func (m *Model) BatchSize(o Options) int {
 // generate generates an image for each seed. If seeds is nil, it generates a single
 // image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
+	if err := o.Enlarge.check(); err != nil {
+		return nil, err
+	}
 	if o.Enhance != nil {
 		if err := m.enhance(ctx, &o); err != nil {
 			return nil, err

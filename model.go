@@ -180,6 +180,8 @@ type Options struct {
 	// References[0]: see Result.Layers. 0 stands for the model's default, Model.Layers. Without a Prompt
 	// the model's text encoder describes the image first, as a language model, and Settings have its text.
 	Layers int
+	// Enlarge, if set, is how the generated image is enlarged.
+	Enlarge *EnlargeOptions
 	// Latents, if set, are the initial noise. They override Seed.
 	Latents Latents
 
@@ -301,6 +303,9 @@ func (m *Model) UsesNegativePrompt(o Options) bool {
 // Check returns the error that Generate would return for options that the model does not
 // support. It does not run the model.
 func (m *Model) Check(o Options) error {
+	if err := o.Enlarge.check(); err != nil {
+		return err
+	}
 	r, err := inpaintRequest(m.pipeline, o)
 	if err != nil {
 		return err

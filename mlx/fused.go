@@ -392,28 +392,54 @@ func activationGraph(first *Array, a, b Columns, silu bool) *Array {
 
 // AddBias is x + bias, plus residual unless it is nil, for x and residual [..., C] and a bias [C].
 func AddBias(x, bias, residual *Array) *Array {
-	arrays := []*Array{x, bias}
+	if y := addBias(x, bias, residual, nil); y != nil {
+		return y
+	}
+	y := x.Add(bias)
 	if residual != nil {
-		arrays = append(arrays, residual)
+		y = residual.Add(y)
+	}
+	return y
+}
+
+// AddBiasLeaky is LeakyReLU of x + bias, with a slope [C].
+func AddBiasLeaky(x, bias, slope *Array) *Array {
+	if y := addBias(x, bias, nil, slope); y != nil {
+		return y
+	}
+	return x.Add(bias).LeakyReLU(slope)
+}
+
+// LeakyReLU multiplies negative elements by slope [C].
+func (a *Array) LeakyReLU(slope *Array) *Array {
+	return Where(a.Less(Scalar(0, a.Dtype())), a.Mul(slope), a)
+}
+
+// addBias returns nil if the kernel cannot compute the sum. residual and slope may be nil.
+func addBias(x, bias, residual, slope *Array) *Array {
+	arrays := []*Array{x, bias}
+	optional := []input{{"residual", residual}, {"slope", slope}}
+	for _, in := range optional {
+		if in.array != nil {
+			arrays = append(arrays, in.array)
+		}
 	}
 	c, v := x.Dim(-1), pack(x.Dtype())
 	if c%v != 0 || x.Size() > math.MaxInt32 || residual != nil && !slices.Equal(residual.dims(), x.dims()) ||
 		!biasSumKernel.usable(arrays...) {
-		y := x.Add(bias)
-		if residual != nil {
-			y = residual.Add(y)
-		}
-		return y
+		return nil
 	}
 	l := launch{
-		constants: []constant{{"T", x.Dtype()}, {"C", c}, {"RESIDUAL", residual != nil}},
+		constants: []constant{{"T", x.Dtype()}, {"C", c}, {"RESIDUAL", residual != nil}, {"SLOPE", slope != nil}},
 		inputs:    []input{{"x", x}, {"bias", bias}},
 		outputs:   []output{{"y", x.Dtype(), x.Shape()}},
 		ints:      []parameter[int]{{"size", x.Size()}},
 		blocks:    ceilDiv(x.Size()/v, blockThreads), threads: blockThreads,
 	}
-	if residual != nil {
-		l.inputs = append(l.inputs, input{"residual", residual})
+	for _, in := range optional {
+		if in.array != nil {
+			l.inputs = append(l.inputs, in)
+		}
 	}
 	return biasSumKernel.apply(l)[0]
 }

@@ -61,7 +61,9 @@ func init() {
 	groupStatisticsKernel.check, groupFactorsKernel.check, groupApplyKernel.check = group, group, group
 	biasSumKernel.check = func() (found, expected []*Array) {
 		x, bias := Normal(Key(1), Float32, 2, 3, 8), Normal(Key(2), Float32, 8)
-		return []*Array{AddBias(x, bias, nil), AddBias(x, bias, x)}, []*Array{x.Add(bias), x.Add(x.Add(bias))}
+		slope := Normal(Key(3), Float32, 8)
+		return []*Array{AddBias(x, bias, nil), AddBias(x, bias, x), AddBiasLeaky(x, bias, slope)},
+			[]*Array{x.Add(bias), x.Add(x.Add(bias)), x.Add(bias).LeakyReLU(slope)}
 	}
 	upsampleKernel.check = func() (found, expected []*Array) {
 		x := Normal(Key(1), Float32, 2, 3, 5, 8)

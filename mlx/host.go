@@ -199,9 +199,10 @@ func (a *Array) UnrotateOnHost(scale *Array, bits, group int) *Array {
 	})
 }
 
-// convOnHost returns nil if a convolution must be computed by MLX.
-func (a *Array) convOnHost(weight, bias *Array, stride, padding, groups int) *Array {
-	if !onHost(hostAlways, a, weight, bias) || !host.Vector() || groups != 1 || a.Ndim() != 4 || weight.Ndim() != 4 {
+// convOnHost returns nil if a convolution must be computed by MLX. Negative results are multiplied by slope [Cout],
+// which may be nil.
+func (a *Array) convOnHost(weight, bias, slope *Array, stride, padding, groups int) *Array {
+	if !onHost(hostAlways, a, weight, bias, slope) || !host.Vector() || groups != 1 || a.Ndim() != 4 || weight.Ndim() != 4 {
 		return nil
 	}
 	c := &host.Conv{In: weight.Dim(3), Out: weight.Dim(0), Kernel: weight.Dim(1), Stride: stride, Padding: padding}
@@ -212,8 +213,8 @@ func (a *Array) convOnHost(weight, bias *Array, stride, padding, groups int) *Ar
 	}
 	return Scope(func() *Array {
 		defer watched()()
-		in := hostInputs(a, weight, bias)
-		c.Weight, c.Bias = in[1], in[2]
+		in := hostInputs(a, weight, bias, slope)
+		c.Weight, c.Bias, c.Slope = in[1], in[2], in[3]
 		out, dst := hostOutput(n, c.Size(h), c.Size(w), c.Out)
 		c.Run(dst, in[0], n, h, w)
 		return out

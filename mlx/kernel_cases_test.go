@@ -134,8 +134,10 @@ func kernelCases() (cases []kernelCase) {
 		add(func(in *inputs) (found, expected []*Array) {
 			width := c.packs * pack(in.dtype)
 			x, bias, residual := in.normal(c.rows, width), in.normal(width), in.normal(c.rows, width)
+			slope := in.normal(width)
 			sum := wide(x).Add(wide(bias))
-			return []*Array{AddBias(x, bias, nil), AddBias(x, bias, residual)}, []*Array{sum, sum.Add(wide(residual))}
+			return []*Array{AddBias(x, bias, nil), AddBias(x, bias, residual), AddBiasLeaky(x, bias, slope)},
+				[]*Array{sum, sum.Add(wide(residual)), sum.LeakyReLU(wide(slope))}
 		}, "bias_sum %v", c)
 	}
 	for _, c := range []struct{ n, h, w, packs int }{{1, 1, 1, 2}, {2, 3, 5, 3}, {1, 23, 7, 5}} {

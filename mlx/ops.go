@@ -158,7 +158,7 @@ func (a *Array) Conv2d(weight *Array, stride, padding int) *Array {
 // GroupedConv2d is [Array.Conv2d] for channels in groups, with weight
 // [Cout, kH, kW, Cin/groups]: the outputs of a group depend on its inputs only.
 func (a *Array) GroupedConv2d(weight *Array, stride, padding, groups int) *Array {
-	if y := a.convOnHost(weight, nil, stride, padding, groups); y != nil {
+	if y := a.convOnHost(weight, nil, nil, stride, padding, groups); y != nil {
 		return y
 	}
 	var r uintptr
@@ -172,10 +172,19 @@ func (a *Array) BiasedConv2d(weight, bias *Array, stride, padding, groups int) *
 	if bias == nil {
 		return a.GroupedConv2d(weight, stride, padding, groups)
 	}
-	if y := a.convOnHost(weight, bias, stride, padding, groups); y != nil {
+	if y := a.convOnHost(weight, bias, nil, stride, padding, groups); y != nil {
 		return y
 	}
 	return AddBias(a.GroupedConv2d(weight, stride, padding, groups), bias, nil)
+}
+
+// LeakyConv2d is [Array.BiasedConv2d] in steps of 1, whose negative results are multiplied by slope [Cout]: a leaky
+// or parametric ReLU.
+func (a *Array) LeakyConv2d(weight, bias, slope *Array, padding int) *Array {
+	if y := a.convOnHost(weight, bias, slope, 1, padding, 1); y != nil {
+		return y
+	}
+	return AddBiasLeaky(a.Conv2d(weight, 1, padding), bias, slope)
 }
 
 // Conv3d convolves x [N, D, H, W, Cin] with weight [Cout, kD, kH, kW, Cin] in steps

@@ -188,6 +188,9 @@ func (r *Request) checkStepCache() error {
 	return nil
 }
 
+// enlargeHint is the hint for images that are too large.
+const enlargeHint = " (generate a smaller image, and enlarge it with gomflux upscale)"
+
 func (p *Pipeline) checkSize(r Request) error {
 	m := p.Multiple()
 	for _, side := range []struct {
@@ -195,7 +198,7 @@ func (p *Pipeline) checkSize(r Request) error {
 		value int
 	}{{"height", r.Height}, {"width", r.Width}} {
 		if side.value > picture.MaxSide {
-			return errs.Requestf("%s %d: must be at most %d", side.name, side.value, picture.MaxSide)
+			return errs.Requestf("%s %d: must be at most %d%s", side.name, side.value, picture.MaxSide, enlargeHint)
 		}
 		if side.value < m || side.value%m != 0 {
 			try := max(m, (side.value+m/2)/m*m)
@@ -203,8 +206,8 @@ func (p *Pipeline) checkSize(r Request) error {
 		}
 	}
 	if n := r.Height * r.Width; n > picture.MaxPixels {
-		return errs.Requestf("an image of %dx%d has %d megapixels, expected at most %d", r.Width, r.Height, n/1_000_000,
-			picture.MaxPixels/1_000_000)
+		return errs.Requestf("an image of %dx%d has %d megapixels, expected at most %d%s", r.Width, r.Height, n/1_000_000,
+			picture.MaxPixels/1_000_000, enlargeHint)
 	}
 	return nil
 }

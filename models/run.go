@@ -121,7 +121,7 @@ func (r *Run) tokenizePrompts() error {
 				continue
 			}
 			if err := r.family.Fits(h, w, tokens.Count); err != nil {
-				return errs.Requestf("an image of %dx%d is too large for this model: %w", r.Width, r.Height, err)
+				return errs.Requestf("an image of %dx%d is too large for this model: %w%s", r.Width, r.Height, err, enlargeHint)
 			}
 		}
 	}

@@ -39,6 +39,7 @@ func full() *Settings {
 		References:    []SourceImage{{Path: "dress, “red”.png", SHA256: strings.Repeat("fedcba9876543210", 4)}, {Path: "~/b.jpg"}},
 		Mask:          &SourceImage{Path: "mask.png", SHA256: strings.Repeat("76543210fedcba98", 4)},
 		InvertMask:    true, MaskBlur: blur, MaskCrop: new(int), Expand: []int{0, 16, 0, 300}, NoPasteBack: true,
+		Upscaler: "realesrgan-x4plus", UpscaledHeight: 20, UpscaledWidth: 28, Refine: 0.25,
 		Quantize: "4", GroupSize: 32,
 		LoRAs: []LoRA{
 			{Path: "me/loras:in/ink, wash.safetensors", Revision: strings.Repeat("0f", 20), Scale: 0.7,

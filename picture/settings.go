@@ -131,6 +131,14 @@ type Settings struct {
 	// Width. Otherwise it is Image, with Expand, and only the masked part differs.
 	NoPasteBack bool `json:"no_paste_back,omitempty"`
 
+	// Upscaler is the network by which the image was enlarged afterwards, or lanczos; "" if it was not.
+	Upscaler string `json:"upscaler,omitempty"`
+	// UpscaledHeight and UpscaledWidth are the size of the enlarged image, in pixels, 0 if it was not enlarged.
+	UpscaledHeight int `json:"upscaled_height,omitempty"`
+	UpscaledWidth  int `json:"upscaled_width,omitempty"`
+	// Refine is how much of the enlarged image was generated again, from 0 to 1.
+	Refine float64 `json:"refine,omitempty"`
+
 	// Quantize is the quantization of the weights during loading: 3, 4, 5, 6 or 8
 	// bits, mxfp4, mxfp8 or nvfp4; "" if the weights were not changed.
 	Quantize string `json:"quantize,omitempty"`
@@ -299,7 +307,7 @@ func checkInt(name string, v int) error {
 		if v > SettingsVersion {
 			return fmt.Errorf("written by a newer gomflux (settings version %d, this one reads up to %d)", v, SettingsVersion)
 		}
-	case "height", "width":
+	case "height", "width", "upscaled_height", "upscaled_width":
 		limit = MaxSide
 	case "mask_blur", "mask_crop":
 		least, limit = 0, MaxSide
@@ -324,7 +332,7 @@ func checkFloat(name string, v float64) error {
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):
 		return fmt.Errorf("%s: expected a finite number, found %v", name, v)
-	case name == "image_strength" && (v < 0 || v > 1):
+	case (name == "image_strength" || name == "refine") && (v < 0 || v > 1):
 		return fmt.Errorf("%s: expected a number from 0 to 1, found %v", name, v)
 	case name == "seconds" && v < 0:
 		return fmt.Errorf("%s: expected at least 0, found %v", name, v)

@@ -129,7 +129,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		return cli.Coded(cli.ExitUsage, err)
 	})
 	root.AddCommand(
-		generate.NewCommand(), generate.NewEditCommand(), generate.NewInpaintCommand(), bench.NewCommand(),
+		generate.NewCommand(), generate.NewEditCommand(), generate.NewInpaintCommand(), generate.NewUpscaleCommand(), bench.NewCommand(),
 		models.NewInfoCommand(), models.NewModelsCommand(), models.NewListCommand(), models.NewShowCommand(),
 		models.NewPullCommand(), models.NewRmCommand(), models.NewCacheCommand(), models.NewSaveCommand(),
 		models.NewDecodeCommand(), models.NewDescribeCommand(), models.NewRoundtripCommand(), models.NewInspectCommand(),

@@ -53,6 +53,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HF_PYTHON", os.Getenv("GOMFLUX_HF_PYTHON")) // a Python that has huggingface_hub
 			env.Setenv("PICTURES", absolute(pictures))
 			env.Setenv("COMFY", absolute("../../internal/checkpoint/testdata/comfy"))
+			env.Setenv("UPSCALER", absolute("../../upscaler/testdata/network.safetensors"))
 			env.Setenv("DECODER", absolute(tinyDecoder))
 			env.Setenv("OTHER_DECODER", absolute(otherDecoder))
 			env.Setenv(cli.EnvPromptCache, "0")             // not the user's; prompt_cache.txt has its own

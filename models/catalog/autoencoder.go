@@ -31,7 +31,13 @@ func FindAutoencoder(name string) (fs.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := s.autoencoderFile()
+	return s.lone(component.Autoencoders, "an autoencoder")
+}
+
+// lone returns the files of a source, or those of a component in its single file, with the config that the tensors
+// have, as a model folder with the component in its usual place.
+func (s *Source) lone(folder, what string) (fs.FS, error) {
+	file, err := s.loneFile(folder)
 	if err != nil || file == "" {
 		return s.FS, err
 	}
@@ -39,24 +45,24 @@ func FindAutoencoder(name string) (fs.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	part := parts[component.Autoencoders]
+	part := parts[folder]
 	if part == nil {
-		return nil, fmt.Errorf("%s: expected an autoencoder, found only %s", checkpoint.FullName(s.FS, file), describe(parts))
+		return nil, fmt.Errorf("%s: expected %s, found only %s", checkpoint.FullName(s.FS, file), what, describe(parts))
 	}
 	config := map[string]any{"_class_name": part.class}
 	maps.Copy(config, part.inferred.Published)
 	maps.Copy(config, part.inferred.Inferred)
 	o := &overlay{name: part.from, files: map[string]overlayFile{}}
 	for weights, f := range part.files {
-		o.files[path.Join(component.Autoencoders, weights)] = f
+		o.files[path.Join(folder, weights)] = f
 	}
-	err = o.writeJSON(path.Join(component.Autoencoders, component.ConfigFile), "inferred from the shapes of its tensors", config)
+	err = o.writeJSON(path.Join(folder, component.ConfigFile), "inferred from the shapes of its tensors", config)
 	return o, err
 }
 
-// autoencoderFile returns the name of the source's single file: the source itself, or the only
+// loneFile returns the name of the source's single file: the source itself, or the only
 // safetensors file of a folder without a config. It is empty for other folders.
-func (s *Source) autoencoderFile() (string, error) {
+func (s *Source) loneFile(folder string) (string, error) {
 	if s.Folder == "" {
 		return "", nil // built into the program
 	}
@@ -67,7 +73,7 @@ func (s *Source) autoencoderFile() (string, error) {
 	if !info.IsDir() {
 		return filepath.Base(s.Folder), nil
 	}
-	for _, name := range []string{component.ConfigFile, component.Autoencoders} {
+	for _, name := range []string{component.ConfigFile, folder} {
 		if _, err := fs.Stat(s.FS, name); err == nil {
 			return "", nil
 		}

@@ -2,7 +2,7 @@
 // that models consist of. Each class has a file with everything specific to it, and
 // [All] lists the classes.
 //
-// The networks themselves are in packages transformer, textenc and vae. This package
+// The networks themselves are in packages transformer, textenc, vae and upscaler. This package
 // describes how to find components in files and how to load and quantize them: the
 // names that other programs give their tensors, how a config is inferred from tensor
 // shapes, which layers are quantized, and how much computation and memory they need.
@@ -24,6 +24,7 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/upscaler"
 	"github.com/gomflux/gomflux/vae"
 )
 
@@ -37,6 +38,7 @@ const (
 	Tokenizer
 	Scheduler
 	Processor
+	Upscaler
 )
 
 // A Class describes a component class of diffusers or transformers.
@@ -105,8 +107,10 @@ type Class struct {
 	// Tiny returns the published tiny autoencoder for an autoencoder's latents, nil if there is no such
 	// one.
 	Tiny func(a vae.Autoencoder) *TinyAutoencoder
-	// Standalone reports that no pipeline has the class. An autoencoder can decode previews then, and a
-	// language model write text.
+	// NewUpscaler declares a network that enlarges images, as NewAutoencoder does an autoencoder.
+	NewUpscaler func(read func(upscaler.Config) error) (upscaler.Network, error)
+	// Standalone reports that no pipeline has the class. An autoencoder can decode previews then, a
+	// language model write text, and an upscaler enlarge images.
 	Standalone bool
 
 	// Tokenizer reports that a processor's folder also has the pipeline's tokenizer.

@@ -33,6 +33,8 @@ var All = named(
 	Qwen25VLForConditionalGeneration,
 	Ministral3ForCausalLM,
 	Mistral3ForConditionalGeneration, // after those that have its names and more
+	RRDBNet,
+	SRVGGNetCompact,
 )
 
 // named sets the names of the classes' tables.

@@ -68,13 +68,18 @@ func expect(fsys fs.FS, x index.Index) []expectation {
 	return list
 }
 
-// expectLone declares a component without a model_index.json. Only autoencoders can be
+// expectLone declares a component without a model_index.json. Only autoencoders and upscalers can be
 // declared by their config alone.
 func expectLone(fsys fs.FS, dir string) expectation {
 	var config struct {
 		Class string `json:"_class_name"`
 	}
-	if err := checkpoint.ReadJSON(fsys, path.Join(dir, component.ConfigFile), &config); err != nil || !isAutoencoder(config.Class) {
+	err := checkpoint.ReadJSON(fsys, path.Join(dir, component.ConfigFile), &config)
+	if class := component.Find(config.Class); err == nil && class != nil && class.Role == component.Upscaler {
+		_, c, err := component.DeclareUpscaler(&component.Folder{FS: fsys, Points: &hooks.Points{}}, dir)
+		return expected(dir, c, err)
+	}
+	if err != nil || !isAutoencoder(config.Class) {
 		return unknown(dir, errors.New("the component is unknown without a model_index.json"))
 	}
 	return expectAutoencoder(fsys, dir)
@@ -82,6 +87,11 @@ func expectLone(fsys fs.FS, dir string) expectation {
 
 func expectAutoencoder(fsys fs.FS, dir string) expectation {
 	_, c, err := component.DeclareAutoencoder(&component.Folder{FS: fsys, Points: &hooks.Points{}}, dir)
+	return expected(dir, c, err)
+}
+
+// expected returns the expectation for a component that was declared, or could not be.
+func expected(dir string, c component.Component, err error) expectation {
 	if err != nil {
 		e := unknown(dir, err)
 		e.damaged = !errors.Is(err, errs.ErrUnsupported)

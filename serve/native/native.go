@@ -96,6 +96,8 @@ func (a *API) routes() []route {
 		{"PUT", "/api/v1/pictures/{name}/favourite", a.setFavourite},
 		{"DELETE", "/api/v1/pictures/{name}/favourite", a.setFavourite},
 		{"POST", "/api/v1/settings", a.settings},
+		{"GET", "/api/v1/upscalers", a.listUpscalers},
+		{"POST", "/api/v1/upscale", a.upscale},
 		{"GET", "/api/v1/openapi.json", a.openAPI},
 	}
 }

@@ -148,7 +148,7 @@ func TestClients(t *testing.T) {
 		},
 		"SillyTavern, auto": {
 			{"GET", "/sdapi/v1/options", "", ok},
-			{"GET", "/sdapi/v1/upscalers", "", names("name", "None")},
+			{"GET", "/sdapi/v1/upscalers", "", names("name", "None", "lanczos")},
 			{"GET", "/sdapi/v1/latent-upscale-modes", "", names("name")},
 			{"GET", "/sdapi/v1/sd-vae", "", names("model_name")},
 			{"GET", "/sdapi/v1/sd-modules", "", names("model_name")},

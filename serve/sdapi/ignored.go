@@ -15,18 +15,13 @@ import (
 var unused = map[string][]string{
 	"styles": nil, "subseed_strength": nil, "seed_resize_from_h": nil, "seed_resize_from_w": nil, "restore_faces": nil, "tiling": nil,
 	"eta": {"1"}, "s_min_uncond": nil, "s_churn": nil, "s_tmax": {`"inf"`, "Infinity"}, "s_tmin": nil, "s_noise": {"1"},
-	"refiner_checkpoint": {`"None"`}, "disable_extra_networks": nil, "firstpass_image": nil, "enable_hr": nil,
+	"refiner_checkpoint": {`"None"`}, "disable_extra_networks": nil, "firstpass_image": nil,
 	"script_name": {`"None"`}, "alwayson_scripts": nil, "infotext": nil, "resize_mode": nil, "image_cfg_scale": {"1.5"},
 	"mask_round": {"true"}, "initial_noise_multiplier": {"1"}, "latent_mask": nil,
 }
 
 // unusedWith are fields that have an effect in AUTOMATIC1111 only with another one, which is the warning then.
 var unusedWith = map[string][]string{
-	"enable_hr": {
-		"hr_scale", "hr_upscaler", "hr_second_pass_steps", "hr_resize_x", "hr_resize_y", "hr_checkpoint_name", "hr_additional_modules",
-		"hr_sampler_name", "hr_scheduler", "hr_prompt", "hr_negative_prompt", "hr_cfg", "hr_distilled_cfg", "firstphase_width",
-		"firstphase_height",
-	},
 	"subseed_strength": {"subseed"}, "refiner_checkpoint": {"refiner_switch_at"}, "script_name": {"script_args"},
 }
 

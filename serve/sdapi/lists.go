@@ -89,9 +89,6 @@ type upscalerItem struct {
 	Scale     float64 `json:"scale"`
 }
 
-// upscalerList has the entry that stands for no upscaler, after which clients insert their own.
-func upscalerList(*http.Request) any { return []upscalerItem{{Name: "None", Scale: 4}} }
-
 func emptyList(*http.Request) any { return []struct{}{} }
 
 type loraItem struct {

@@ -150,6 +150,9 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	if err := p.setImages(h.maxPixels); err != nil {
 		return nil, err
 	}
+	if err := p.setHires(h.maxPixels); err != nil {
+		return nil, err
+	}
 	p.Seeds = api.Seeds(r.seed, r.batchSize*r.batches)
 	return p, nil
 }

@@ -36,7 +36,8 @@ type request struct {
 	mask               string // "" without one
 	maskInvert         bool
 	maskBlur           int
-	maskPadding        *int // nil for the whole image
+	maskPadding        *int   // nil for the whole image
+	hires              *hires // nil without enable_hr
 	sendImages         bool
 	echo               map[string]json.RawMessage // the body without secrets and images
 	warnings           []string
@@ -81,6 +82,8 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 	if img2img {
 		r.init = f.texts("init_images")
 		r.readMask(f)
+	} else {
+		r.readHires(f)
 	}
 	r.ignored(f, override)
 	if err := f.err; err != nil {

@@ -127,8 +127,11 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		refresh := func(w http.ResponseWriter, r *http.Request) { write(w, http.StatusOK, nil) } // lists are always new
 		h.routes[name] = route{http.MethodPost: refresh}
 	}
+	for name, batch := range map[string]bool{"extra-single-image": false, "extra-batch-images": true} {
+		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) { h.extras(w, r, batch) }}
+	}
 	for name, what := range map[string]string{
-		"extra-single-image": "upscaling", "extra-batch-images": "upscaling", "interrogate": "describing images",
+		"interrogate": "describing images",
 	} {
 		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) {
 			writeError(w, &statusError{http.StatusNotImplemented, what + " is not supported"})

@@ -3,9 +3,11 @@ package host
 import "unsafe"
 
 // A Conv is a convolution of images [n, h, w, in] in steps of Stride in both directions, with
-// Padding zeros on each side, a weight [out, kernel, kernel, in] and a bias [out], which may be nil.
+// Padding zeros on each side, a weight [out, kernel, kernel, in] and a bias [out], which may be nil. Negative
+// results are multiplied by those of Slope [out], unless it is nil.
 type Conv struct {
 	Weight, Bias    []float32
+	Slope           []float32
 	In, Out, Kernel int
 	Stride, Padding int
 }
@@ -51,8 +53,20 @@ func (c *Conv) unfolded(dst, x, bias []float32, n, h, w int) {
 			for i, y := range out[(p-lo)*ld:][:c.Out] {
 				dst[p*c.Out+i] = y + bias[i]
 			}
+			c.slope(dst[p*c.Out : (p+1)*c.Out])
 		}
 	})
+}
+
+// slope multiplies the negative ones of a pixel's channels.
+func (c *Conv) slope(pixel []float32) {
+	if c.Slope == nil {
+		return
+	}
+	slope := c.Slope[:len(pixel)]
+	for i, y := range pixel {
+		pixel[i] = max(y, 0) + slope[i]*min(y, 0)
+	}
 }
 
 // unfold copies the inputs of the pixel at row oy and column ox of the output. dst is all zeros.
@@ -180,11 +194,11 @@ func (wg *winograd) output(dst, src []float32, stride int, spare []float32, oh, 
 	}
 	_ = src[15*stride+ld-1]
 	winogradOutput(&pixels, &src[0], stride, &wg.bias[0], roundUp(wg.Out, lanes))
-	if direct {
-		return
-	}
 	for i, out := range inside {
-		copy(out, spare[i*ld:(i+1)*ld])
+		if !direct {
+			copy(out, spare[i*ld:(i+1)*ld])
+		}
+		wg.slope(out)
 	}
 }
 

@@ -283,7 +283,14 @@ func TestConv(t *testing.T) {
 			oh, ow := c.Size(s.h), c.Size(s.w)
 			out := make([]float32, s.n*oh*ow*s.out)
 			c.Run(out, x, s.n, s.h, s.w)
-			compare(t, fmt.Sprint("convolution ", s), out, plainConv(&c, x, s.n, s.h, s.w), 2e-6)
+			want := plainConv(&c, x, s.n, s.h, s.w)
+			compare(t, fmt.Sprint("convolution ", s), out, want, 2e-6)
+			c.Slope = random(s.out, 1)
+			c.Run(out, x, s.n, s.h, s.w)
+			for i, y := range want {
+				want[i] = max(y, 0) + float64(c.Slope[i%s.out])*min(y, 0)
+			}
+			compare(t, fmt.Sprint("leaky convolution ", s), out, want, 2e-6)
 		}
 	})
 }

@@ -200,6 +200,9 @@ def parse(argv=None) -> dict:
     c = command("comfy-golden", make_comfy_golden, "write matrices that ComfyUI quantized (internal/checkpoint/testdata/comfy)")
     c.add_argument("folder", type=Path)
 
+    c = command("upscaler-golden", make_upscaler_golden, "write what networks that enlarge images compute (upscaler/testdata)")
+    c.add_argument("folder", type=Path)
+
     c = command("chat", make_chat_golden, "render published chat templates (textgen/testdata)")
     c.add_argument("folder", type=Path)
 
@@ -275,6 +278,12 @@ def make_comfy_golden(folder):
     from . import comfy
 
     comfy.golden(folder)
+
+
+def make_upscaler_golden(folder):
+    from . import upscaler
+
+    upscaler.golden(folder)
 
 
 def make_mflux_golden(folder):

@@ -11,6 +11,22 @@ export function parse(text) {
 // call sends a request and returns the JSON of the answer. It throws an error with the server's
 // message.
 export async function call(method, path, body) {
+  const answer = await send(method, path, body);
+  const text = await answer.text();
+  try {
+    return text === "" ? null : parse(text);
+  } catch {
+    return null;
+  }
+}
+
+// enlarged returns an image file so many times as large.
+export async function enlarged(file, scale) {
+  return (await send("POST", `upscale?scale=${scale}`, file)).blob();
+}
+
+// send returns the answer to a request.
+async function send(method, path, body) {
   const options = { method };
   if (body instanceof Blob) {
     options.body = body;
@@ -26,20 +42,17 @@ export async function call(method, path, body) {
     throw new Error("the server does not answer");
   }
   if (answer.status === 401) location.assign("/login");
-  const text = await answer.text();
-  let value;
+  if (answer.ok) return answer;
+  let value = null;
   try {
-    value = text === "" ? null : parse(text);
+    value = parse(await answer.text());
   } catch {
-    value = null;
+    // not JSON
   }
-  if (!answer.ok) {
-    const error = new Error(value?.error?.message ?? `the server answered ${answer.status}`);
-    error.status = answer.status;
-    error.code = value?.error?.code;
-    throw error;
-  }
-  return value;
+  const error = new Error(value?.error?.message ?? `the server answered ${answer.status}`);
+  error.status = answer.status;
+  error.code = value?.error?.code;
+  throw error;
 }
 
 // events follows a job or a download: handle is called with the kind and the data of each event.

@@ -1,5 +1,6 @@
 // The viewer: an image of the gallery as large as there is room, alone or next to another one.
 
+import { enlarged } from "./api.js";
 import { describe, fileName, sources } from "./settings.js";
 import { Zoom } from "./zoom.js";
 
@@ -25,6 +26,7 @@ export class Viewer {
     on("view-copy", () => this.copy("image"));
     on("view-copy-prompt", () => this.copy("prompt"));
     on("view-delete", () => this.remove());
+    on("view-enlarge", () => this.enlarge());
     for (const name of ["use", "vary", "start", "edit", "inpaint"]) {
       on(`view-${name}`, () => { // which goes on in the form
         this.item = null;
@@ -96,6 +98,28 @@ export class Viewer {
       item.append(link);
       return item;
     }));
+  }
+
+  // enlarge downloads the image twice as large.
+  async enlarge() {
+    const { picture } = this;
+    const button = byID("view-enlarge");
+    button.disabled = true;
+    this.say("Enlarging the image …");
+    try {
+      const file = await (await fetch(picture.url)).blob();
+      const large = await enlarged(file, 2);
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(large);
+      link.download = fileName(picture).replace(/\.png$/, "_2x.png");
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      this.say("The enlarged image is downloaded.");
+    } catch (error) {
+      this.say(`The image was not enlarged: ${error.message}`);
+    } finally {
+      button.disabled = false;
+    }
   }
 
   // showSources shows the start image and reference images that the gallery has.

@@ -26,6 +26,7 @@ type generateOptions struct {
 	promptFlags
 	samplingFlags
 	imageFlags
+	enlargeFlags
 	maskFlags
 	cli.WeightFlags
 	lowRAM bool
@@ -98,7 +99,7 @@ func newGenerateOptions() *generateOptions {
 			layers:     cli.Count("count"),
 			background: cli.OneOf("kind", cli.Convert[gomflux.Background](models.Backgrounds)...),
 		},
-		imageFlags: imageFlags{imageStrength: cli.Strength("strength")}, maskFlags: NewMaskFlags(),
+		imageFlags: imageFlags{imageStrength: cli.Strength("strength")}, maskFlags: NewMaskFlags(), enlargeFlags: newEnlargeFlags(),
 		stepFlags: stepFlags{preview: cli.Parsed("protocol", termpic.ParseProtocol), show: cli.Parsed("protocol", termpic.ParseProtocol)},
 	}
 }
@@ -130,6 +131,7 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	if o.edits || o.inpaints {
 		o.maskFlags.Add(f)
 	}
+	o.enlargeFlags.add(f)
 	o.WeightFlags.Add(f, true)
 	o.AddCompute(f)
 	cli.AddLowRAM(f, &o.lowRAM)
@@ -247,6 +249,9 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return err
 	}
 	if err := o.maskFlags.validate(o.inpaints); err != nil {
+		return err
+	}
+	if err := o.enlargeFlags.validate(); err != nil {
 		return err
 	}
 	if err := o.debug.Validate(given); err != nil {

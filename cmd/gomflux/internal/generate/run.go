@@ -161,6 +161,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 		MaxSequenceLength: g.maxSequenceLength.OrZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.OrZero(), RNG: g.rng.OrZero(),
 		Background: g.background.OrZero(), Layers: g.layers.OrZero(), ImageStrength: g.imageStrength.OrZero(), Progress: g.progress,
+		Enlarge: g.enlargeFlags.options(),
 	}
 	images, err := g.readImages()
 	switch {

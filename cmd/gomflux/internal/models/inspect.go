@@ -27,8 +27,9 @@ prints the number of elements, dtypes, size, smallest and largest value, and the
 range of the tensors' standard deviations; with --all also each tensor. MODEL is
 a model as --model takes it, any folder with safetensors files or with folders
 of them, or a safetensors file. Tensors are read in small pieces, and MLX is not
-needed. A safetensors file is checked by itself, without a config; with
---base-model it is checked as a part of the model that --model FILE uses.
+needed. A safetensors file is checked by itself, without a config, unless it is
+that of gomflux upscale; with --base-model it is checked as a part of the model
+that --model FILE uses.
 Elements of quantized matrices are counted as packed words, and their
 values are not checked; --against dequantizes them.
 
@@ -229,6 +230,10 @@ func (o *inspectOptions) openWeights(name, base string) (*openWeights, error) {
 }
 
 func openModelWeights(name, base string) (*openWeights, error) {
+	if source, err := catalog.FindUpscaler(name); err == nil && base == "" {
+		w, err := inspect.OpenWeights(source.FS)
+		return &openWeights{w, source.Name, source.Folder}, err
+	}
 	file := catalog.ExpandHome(name)
 	if info, err := os.Stat(file); err == nil && base == "" && info.Mode().IsRegular() {
 		w, err := inspect.OpenWeightsFile(file)

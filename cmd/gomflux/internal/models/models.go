@@ -11,7 +11,7 @@ import (
 
 const modelsHelp = `Models lists the built-in models, the published models with a short name, and
 what else is in the Hugging Face cache: diffusers pipelines and models saved by
-mflux. Each line has the name for --model, the size on disk, the location and a
+mflux. The last are networks for gomflux upscale. Each line has the name for --model, the size on disk, the location and a
 state:
 
   ready           all files are there, with the tensors that the configs need
@@ -47,7 +47,7 @@ With --json models prints one array of objects:
   repo, revision     of a published model: repository and downloaded commit
   path               folder; none for a built-in model
   builtin            true for a model that is part of the program
-  about              what a built-in model is for
+  about              what a built-in model or a network is for
   class              pipeline class
   bytes              size on disk
   quantized          of most quantized layers: 4, 8, mxfp4 and so on
@@ -94,6 +94,7 @@ func NewModelsCommand() *cobra.Command {
 				return o.Out(cmd).Result(list)
 			}
 			list, err := cli.ListModels()
+			list = append(list, cli.ListUpscalers()...)
 			return cmp.Or(o.Out(cmd).Result(cli.ModelList(list)), err)
 		},
 	}

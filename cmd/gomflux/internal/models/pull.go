@@ -114,6 +114,9 @@ func publishedName(name string) (repo, revision string, preset *family.Model, er
 	if _, ok := catalog.Builtins()[name]; ok {
 		return "", "", nil, cli.UsageErrorf("%s is built in, so it cannot be downloaded or removed", name)
 	}
+	if m := catalog.PublishedUpscaler(name); m != nil {
+		return m.Repo, "", nil, nil
+	}
 	repo, revision, preset = catalog.Published(name)
 	if repo == "" {
 		const expected = "expected owner/name[@revision], or a name that gomflux models lists"
@@ -151,6 +154,9 @@ func (t *pullTarget) again() string {
 
 // validate reads the argument, and refuses flags that do not fit it.
 func (o *pullOptions) validate(arg string) (*pullTarget, error) {
+	if m := catalog.PublishedUpscaler(arg); m != nil {
+		arg = m.Address()
+	}
 	name, file, colon := strings.Cut(arg, ":")
 	repo, revision, preset, err := publishedName(name)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -50,6 +51,10 @@ func NewShowCommand() *cobra.Command {
   gomflux show z-image-turbo --json | jq .revision`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if m := cli.FoundUpscaler(args[0]); m != nil && base == "" {
+				size := m.Bytes
+				return o.Out(cmd).Result(&ShownModel{ListedModel: *m, Files: []shownFile{{filepath.Base(m.Path), size}}})
+			}
 			source, err := cli.FindWith(args[0], base)
 			if err != nil {
 				return err

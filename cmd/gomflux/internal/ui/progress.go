@@ -153,7 +153,7 @@ func (p *Progress) Report(now gomflux.Progress) {
 	switch {
 	case now.TotalBytes > 0:
 		p.bar.SetCurrent(now.Bytes)
-	case now.Phase == gomflux.PhaseStep:
+	case now.Steps > 0:
 		p.bar.SetCurrent(int64(now.Step))
 	}
 }
@@ -180,6 +180,10 @@ func (p *Progress) start(now gomflux.Progress) {
 		right = func(s decor.Statistics) string {
 			return fmt.Sprintf("%s of %s", units.Bytes(s.Current), units.Bytes(now.TotalBytes))
 		}
+	case now.Phase == gomflux.PhaseUpscale:
+		total += int64(now.Steps)
+		left = func(decor.Statistics) string { return string(now.Phase) }
+		right = func(s decor.Statistics) string { return fmt.Sprintf("%d%%", 100*s.Current/int64(now.Steps)) }
 	case now.Phase == gomflux.PhaseStep:
 		total += int64(now.Steps)
 		left = func(s decor.Statistics) string {

@@ -1,0 +1,88 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+// An UpscalerModel is a published network that enlarges images: a file in a repository of the Hugging Face hub.
+type UpscalerModel struct {
+	Name, Repo, File string
+	Class            string
+	Scale            int
+	Bytes            int64
+	Licence          family.Licence
+}
+
+// Address is the name of the file as FindUpscaler and gomflux pull take it.
+func (m *UpscalerModel) Address() string { return hub.Address(m.Repo, "", m.File) }
+
+// Upscalers lists the published networks with a short name. The first is the default.
+var Upscalers = []UpscalerModel{
+	{
+		Name: "realesrgan-x4plus", Repo: "Comfy-Org/Real-ESRGAN_repackaged", File: "RealESRGAN_x4plus.safetensors",
+		Class: component.RRDBNet.Name, Scale: 4, Bytes: 66857836, Licence: family.LicenceNamed("bsd-3-clause"),
+	},
+	{
+		Name: "4x-ultrasharp", Repo: "Kim2091/UltraSharp", File: "4x-UltraSharp.safetensors",
+		Class: component.RRDBNet.Name, Scale: 4, Bytes: 66864028, Licence: family.LicenceNamed("cc-by-nc-sa-4.0"),
+	},
+}
+
+// PublishedUpscaler returns the published network with a short name, in any case, nil without one.
+func PublishedUpscaler(name string) *UpscalerModel {
+	for i := range Upscalers {
+		if strings.EqualFold(Upscalers[i].Name, name) {
+			return &Upscalers[i]
+		}
+	}
+	return nil
+}
+
+// FindUpscaler finds a network that enlarges images by name: a safetensors file, a folder with one, a published
+// network, or a file of a repository in the Hugging Face cache. The source's FS is a folder with the network in
+// component.Upscalers.
+func FindUpscaler(name string) (*Source, error) {
+	published := PublishedUpscaler(name)
+	_, missing := os.Stat(ExpandHome(name))
+	if published != nil && missing != nil {
+		s, err := locate(published.Address())
+		if errors.Is(err, errs.ErrNotFound) {
+			return nil, errs.NotFound(fmt.Errorf("%s is not on this machine (to get it: gomflux pull %s; %d MB)", name, name,
+				published.Bytes/1e6))
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.Name = published.Name
+		return s, s.upscaler()
+	}
+	plain, _, _ := strings.Cut(name, ":")
+	if repo, _, _ := Published(plain); repo == "" && errors.Is(missing, fs.ErrNotExist) {
+		var names []string
+		for _, m := range Upscalers {
+			names = append(names, m.Name)
+		}
+		return nil, errs.NotFound(fmt.Errorf("no upscaler %s: expected a safetensors file, owner/name[@revision]:file of the "+
+			"Hugging Face hub, or one of %s", name, strings.Join(names, ", ")))
+	}
+	s, err := locate(name)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.upscaler()
+}
+
+// upscaler replaces the source's files by those of its network.
+func (s *Source) upscaler() (err error) {
+	s.FS, err = s.lone(component.Upscalers, "a network that enlarges images")
+	return err
+}

@@ -1,0 +1,82 @@
+"""What spandrel's networks, which enlarge images, compute in float64."""
+
+import math
+import re
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from spandrel.architectures.Compact import Compact
+from spandrel.architectures.ESRGAN import ESRGAN
+
+SAMPLES = 12  # of each output
+FEATURES = {"num_filters": 8}  # the dense blocks of spandrel always have 32 channels more
+# name: the class, its arguments, and the height and width of the image
+MODELS = {
+    "rrdb-x4": (ESRGAN, FEATURES | {"num_blocks": 2}, (10, 13)),
+    "rrdb-x2": (ESRGAN, FEATURES | {"num_blocks": 1, "in_nc": 12, "shuffle_factor": 2}, (9, 7)),
+    "rrdb-x1": (ESRGAN, FEATURES | {"num_blocks": 1, "in_nc": 48, "shuffle_factor": 4}, (13, 10)),
+    "rrdb-alpha": (ESRGAN, FEATURES | {"num_blocks": 1, "in_nc": 4, "out_nc": 4, "scale": 2}, (6, 5)),
+    "compact-x4": (Compact, {"num_feat": 8, "num_conv": 3}, (7, 6)),
+    "compact-x2": (Compact, {"num_feat": 12, "num_conv": 1, "upscale": 2, "num_in_ch": 1, "num_out_ch": 1}, (5, 8)),
+}
+
+
+def pattern(*shape, offset=0):
+    """Whole numbers from 0 to 250, which the tests make in the same way."""
+    i = torch.arange(math.prod(shape), dtype=torch.int64)
+    return ((i * i * 31 + i * 7 + offset * 13) % 251).double().reshape(shape)
+
+
+def basicsr(name: str, ups: int) -> str:
+    """A module or tensor of spandrel's ESRGAN by its name in BasicSR, whose names most files have, or "" without one."""
+    last = {3 * i: f"conv_up{i}" for i in range(1, ups + 1)} | {0: "conv_first", 3 * ups + 2: "conv_hr", 3 * ups + 4: "conv_last"}
+    for old, new in (
+        (r"model\.1\.sub\.(\d+)\.RDB(\d)\.conv(\d)\.0", r"body.\1.rdb\2.conv\3"),
+        (r"model\.1\.sub\.(\d+)\.RDB(\d)", r"body.\1.rdb\2"),
+        (r"model\.1\.sub\.(\d+)", r"body.\1"),
+    ):
+        if re.fullmatch(old, name):
+            return re.sub(old, new, name)
+    if m := re.fullmatch(r"model\.(\d+)", name):
+        return last.get(int(m[1]), "")
+    return ""
+
+
+def golden(folder: Path):
+    """Writes some values of the output of every module, for weights and images that the tests make too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (cls, arguments, size) in MODELS.items():
+        model = cls(**arguments).double().eval()
+        names = {module: own for module, own in ((m, m) for m, _ in model.named_modules()) if module.startswith("body.")}
+        channels = arguments.get("num_in_ch", 3)
+        if cls is ESRGAN:
+            blocks, ups = arguments["num_blocks"], int(math.log2(arguments.get("scale", 4)))
+            names = {m: basicsr(m, ups) for m, _ in model.named_modules()} | {f"model.1.sub.{blocks}": "conv_body"}
+            channels = arguments.get("out_nc", 3)
+        parameters = {}
+        for key, p in model.named_parameters():
+            module, _, kind = key.rpartition(".")
+            parameters[f"{names[module]}.{kind}"] = p
+        with torch.no_grad():
+            for offset, (key, p) in enumerate(sorted(parameters.items())):
+                factor = math.sqrt(3 / p[0].numel()) if p.ndim == 4 else 0.2
+                p.copy_((pattern(*p.shape, offset=offset).div(125).sub(1) * factor).float())
+        found = {}
+
+        def keep(own):
+            def hook(_module, _inputs, output):
+                values = output.flatten()
+                found[own] = values[:: len(values) // SAMPLES + 1].float().clone()
+
+            return hook
+
+        for module, m in model.named_modules():
+            if names.get(module) or module == "":
+                m.register_forward_hook(keep(names.get(module) or "output"))
+        with torch.no_grad():
+            model(pattern(1, channels, *size) / 255)
+        save_file(found, folder / f"{name}.safetensors")
+    torch.manual_seed(0)
+    tiny = Compact(num_feat=4, num_conv=0, upscale=2)  # for tests of the command
+    save_file({name: p.detach().half() for name, p in tiny.named_parameters()}, folder / "network.safetensors")

@@ -1,0 +1,185 @@
+package sdapi
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
+)
+
+// none is AUTOMATIC1111's name for no upscaler.
+const none = "None"
+
+// upscalerList lists what enlarges images after the entry that stands for no upscaler, which clients expect first.
+func upscalerList(*http.Request) any {
+	list := []upscalerItem{{Name: none, Scale: 4}}
+	for _, u := range api.Upscalers() {
+		list = append(list, upscalerItem{Name: u.Name, Scale: float64(u.Scale)})
+	}
+	return list
+}
+
+// extras answers extra-single-image and extra-batch-images.
+func (h *Handler) extras(w http.ResponseWriter, r *http.Request, batch bool) {
+	body, err := readBody(r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	images, err := h.enlarge(r, body, batch)
+	switch {
+	case err != nil:
+		writeError(w, err)
+	case batch:
+		write(w, http.StatusOK, map[string]any{"html_info": "", "images": images})
+	default:
+		write(w, http.StatusOK, map[string]any{"html_info": "", "image": images[0]})
+	}
+}
+
+// enlarge returns enlarged images as PNG files in base64.
+func (h *Handler) enlarge(r *http.Request, body []byte, batch bool) ([]string, error) {
+	f, err := parseFields(body)
+	if err != nil {
+		return nil, err
+	}
+	texts := []string{f.text("image")}
+	if batch {
+		var list []struct {
+			Data string `json:"data"`
+		}
+		f.read("imageList", &list, "a list of images")
+		texts = nil
+		for _, item := range list {
+			texts = append(texts, item.Data)
+		}
+	}
+	name, o := f.text("upscaler_1"), gomflux.UpscaleOptions{}
+	if f.integer("resize_mode", 0, 1, 0) == 1 {
+		o.Width = f.integer("upscaling_resize_w", 1, picture.MaxSide, 512)
+		o.Height = f.integer("upscaling_resize_h", 1, picture.MaxSide, 512)
+	} else if o.Scale = 2; f.number("upscaling_resize") != nil {
+		o.Scale = *f.number("upscaling_resize")
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if len(texts) == 0 || len(texts) > maxImages {
+		return nil, badRequest("imageList: expected 1 to %d images, found %d", maxImages, len(texts))
+	}
+	if name != "" && !strings.EqualFold(name, none) {
+		if name, err = api.FindUpscaler(name); err != nil {
+			return nil, err
+		}
+	}
+	left := api.InputPixels(h.maxPixels)
+	var out []string
+	for _, text := range texts {
+		decoded, err := decodeImage(text, &left)
+		if err != nil {
+			return nil, badRequest("image: %v", err)
+		}
+		img := decoded.Pixels()
+		if name != "" && !strings.EqualFold(name, none) {
+			if img, err = api.Upscale(r.Context(), name, img, &o, h.maxPixels); err != nil {
+				return nil, err
+			}
+		}
+		var b bytes.Buffer
+		if err := picture.Encode(&b, picture.PNG, img, nil); err != nil {
+			return nil, err
+		}
+		out = append(out, base64.StdEncoding.EncodeToString(b.Bytes()))
+	}
+	return out, nil
+}
+
+// A hires is what enable_hr asks for: enlarging a generated image, and generating it again.
+type hires struct {
+	scale         float64
+	width, height int
+	upscaler      string
+}
+
+// unusedHires are the fields of enable_hr that have no effect here, with values that change nothing.
+var unusedHires = map[string][]string{
+	"hr_second_pass_steps": nil, "hr_checkpoint_name": {`"Use same checkpoint"`}, "hr_additional_modules": {`["Use same choices"]`},
+	"hr_sampler_name": {`"Use same sampler"`}, "hr_scheduler": {`"Use same scheduler"`}, "hr_prompt": nil, "hr_negative_prompt": nil,
+	"hr_cfg": {"1"}, "hr_distilled_cfg": {"3.5"}, "firstphase_width": nil, "firstphase_height": nil,
+}
+
+// readHires reads the fields of enable_hr.
+func (r *request) readHires(f *fields) {
+	if isOff(f.raw["enable_hr"], nil) {
+		return
+	}
+	r.hires = &hires{scale: 2, width: f.integer("hr_resize_x", 0, picture.MaxSide, 0),
+		height: f.integer("hr_resize_y", 0, picture.MaxSide, 0), upscaler: f.text("hr_upscaler")}
+	if v := f.number("hr_scale"); v != nil {
+		if r.hires.scale = *v; !(*v >= 1 && *v <= gomflux.LanczosScale) {
+			f.fail("hr_scale", fmt.Sprintf("a number from 1 to %d", gomflux.LanczosScale))
+		}
+	}
+	if v := f.number("denoising_strength"); v != nil {
+		if r.denoising = *v; !(*v >= 0 && *v <= 1) {
+			f.fail("denoising_strength", "a number from 0 to 1")
+		}
+	}
+	var ignored []string
+	for name, defaults := range unusedHires {
+		if raw := f.raw[name]; len(raw) > 0 && !isOff(json.RawMessage(raw), defaults) {
+			ignored = append(ignored, name)
+		}
+	}
+	if slices.Sort(ignored); len(ignored) > 0 {
+		r.warn("%s was ignored: the enlarged image has the other fields", strings.Join(ignored, ", "))
+	}
+}
+
+// setHires sets how the generated image is enlarged.
+func (p *plan) setHires(maxPixels int) error {
+	hr, o := p.request.hires, &p.Options
+	if hr == nil {
+		return nil
+	}
+	e := &gomflux.EnlargeOptions{}
+	var err error
+	if e.Upscaler, err = api.FindUpscaler(hr.upscaler); err != nil || strings.EqualFold(hr.upscaler, none) {
+		e.Upscaler = gomflux.Lanczos
+		p.request.warn("hr_upscaler %s is not known, and %s was used (GET %supscalers lists those that are)", hr.upscaler, e.Upscaler, prefix)
+	}
+	width, height := p.size()
+	e.Scale = hr.scale
+	if hr.width > 0 || hr.height > 0 {
+		e.Scale, e.Width, e.Height = 0, hr.width, hr.height
+		hr.scale = max(float64(hr.width)/float64(width), float64(hr.height)/float64(height))
+	}
+	if float64(width)*float64(height)*hr.scale*hr.scale > float64(maxPixels) {
+		return badRequest("hr_scale %g: an image of %dx%d would have more than %d pixels", hr.scale, width, height, maxPixels)
+	}
+	if p.request.denoising > 0 {
+		e.Refine = &gomflux.RefineOptions{Strength: min(math.Nextafter(1, 0), p.request.denoising)}
+	}
+	o.Enlarge = e
+	return nil
+}
+
+// size returns the size of the generated image.
+func (p *plan) size() (width, height int) {
+	width, height = p.Options.Width, p.Options.Height
+	if width == 0 {
+		width = p.model.Defaults.Width
+	}
+	if height == 0 {
+		height = p.model.Defaults.Height
+	}
+	return width, height
+}
