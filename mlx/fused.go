@@ -45,7 +45,7 @@ func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // A QK has the queries and keys of some tokens: heads of D consecutive columns each, and of the keys
 // maybe fewer. NormQ and NormK [D] and Eps are the weights of the norms of heads and what is added to
-// the mean squares.
+// the mean squares; without weights there are no norms.
 type QK struct {
 	Q, K         Columns
 	NormQ, NormK *Array
@@ -53,36 +53,39 @@ type QK struct {
 }
 
 // NormRope returns queries [B, T+L, H, D] and keys [B, T+L, H/n, D] of the text and the image, in this
-// order, each head divided by the root of its mean square times the weight, with the pairs (2i, 2i+1)
-// rotated by the table cos, sin, float32 [T+L, D/2]. There may be no text: the zero QK.
-func NormRope(text, image QK, h int, cos, sin *Array) (q, k *Array) {
+// order, each head divided by the root of its mean square times the weight, with the pairs (2i, 2i+1),
+// or (i, i+D/2) with halves, rotated by the table cos, sin, float32 [T+L, D/2]. There may be no text:
+// the zero QK.
+func NormRope(text, image QK, h int, cos, sin *Array, halves bool) (q, k *Array) {
 	keys := h * image.K.Size / image.Q.Size
 	adjacent := func(s QK) bool { return s.Q.X == s.K.X && s.K.From == s.Q.From+s.Q.Size }
 	if adjacent(image) && (text.Q.X == nil || adjacent(text)) {
-		if both := normRope(text, image, h+keys, h, cos, sin); both != nil {
+		if both := normRope(text, image, h+keys, h, cos, sin, halves); both != nil {
 			return both.Slice(2, 0, h), both.Slice(2, h, h+keys)
 		}
 	}
 	onlyKeys := func(s QK) QK { return QK{Q: s.K, NormQ: s.NormK, NormK: s.NormK, Eps: s.Eps} }
-	q = normRope(text, image, h, h, cos, sin)
-	k = normRope(onlyKeys(text), onlyKeys(image), keys, keys, cos, sin)
+	q = normRope(text, image, h, h, cos, sin, halves)
+	k = normRope(onlyKeys(text), onlyKeys(image), keys, keys, cos, sin, halves)
 	if q == nil || k == nil {
-		return normRopeGraph(text, image, cos, sin)
+		return normRopeGraph(text, image, cos, sin, halves)
 	}
 	return q, k
 }
 
 // normRope returns the given number of heads from the first of the queries, or nil if the kernel
 // cannot. Heads after the queries are keys.
-func normRope(text, image QK, heads, queries int, cos, sin *Array) *Array {
-	b, l, d := image.Q.X.Dim(0), image.Q.X.Dim(1), image.NormQ.Size()
+func normRope(text, image QK, heads, queries int, cos, sin *Array, halves bool) *Array {
+	b, l, d := image.Q.X.Dim(0), image.Q.X.Dim(1), 2*cos.Dim(-1)
 	arrays, tokens := []*Array{}, l
-	aligned := d == 64 || d == 128 || d == 256
+	aligned := cos.Ndim() == 2 && image.Q.Size == queries*d
+	aligned = aligned && d == 64 || d == 128 || d == 256
 	in := launch{
-		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil}},
-		inputs:    []input{{"cosines", cos}, {"sines", sin}},
-		ints:      []parameter[int]{{"heads", heads}, {"queries", queries}},
-		threads:   blockThreads,
+		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil},
+			{"NORM", image.NormQ != nil}, {"HALVES", halves}},
+		inputs:  []input{{"cosines", cos}, {"sines", sin}},
+		ints:    []parameter[int]{{"heads", heads}, {"queries", queries}},
+		threads: blockThreads,
 	}
 	for _, stream := range []struct {
 		name string
@@ -92,10 +95,13 @@ func normRope(text, image QK, heads, queries int, cos, sin *Array) *Array {
 		if x == nil {
 			continue
 		}
-		arrays = append(arrays, x, stream.NormQ, stream.NormK)
+		arrays = append(arrays, x)
 		aligned = aligned && stream.Q.From%8 == 0 && x.Dim(2)%8 == 0
-		in.inputs = append(in.inputs, input{stream.name, x}, input{stream.name + "_norm_q", stream.NormQ},
-			input{stream.name + "_norm_k", stream.NormK})
+		in.inputs = append(in.inputs, input{stream.name, x})
+		if stream.NormQ != nil {
+			arrays = append(arrays, stream.NormQ, stream.NormK)
+			in.inputs = append(in.inputs, input{stream.name + "_norm_q", stream.NormQ}, input{stream.name + "_norm_k", stream.NormK})
+		}
 		in.ints = append(in.ints, parameter[int]{stream.name + "_tokens", x.Dim(1)}, parameter[int]{stream.name + "_width", x.Dim(2)},
 			parameter[int]{stream.name + "_column", stream.Q.From})
 		in.floats = append(in.floats, parameter[float32]{stream.name + "_eps", stream.Eps})
@@ -111,12 +117,18 @@ func normRope(text, image QK, heads, queries int, cos, sin *Array) *Array {
 	return normRopeKernel.apply(in)[0]
 }
 
-func normRopeGraph(text, image QK, cos, sin *Array) (q, k *Array) {
+func normRopeGraph(text, image QK, cos, sin *Array, halves bool) (q, k *Array) {
 	heads := func(c Columns, weight *Array, eps float32) *Array {
-		x, d := c.Array(), weight.Size()
-		return x.Reshape(x.Dim(0), x.Dim(1), c.Size/d, d).RMSNorm(weight, eps)
+		x, d := c.Array(), 2*cos.Dim(-1)
+		if x = x.Reshape(x.Dim(0), x.Dim(1), c.Size/d, d); weight != nil {
+			x = x.RMSNorm(weight, eps)
+		}
+		return x
 	}
 	rotate := func(x *Array) *Array {
+		if halves {
+			return RotateHalves(x.Transpose(0, 2, 1, 3), cos, sin).Transpose(0, 2, 1, 3)
+		}
 		return RotatePairs(x.Transpose(0, 2, 1, 3), cos, sin).Transpose(0, 2, 1, 3)
 	}
 	q, k = heads(image.Q, image.NormQ, image.Eps), heads(image.K, image.NormK, image.Eps)
@@ -139,6 +151,14 @@ func RotatePairs(x, cos, sin *Array) *Array {
 	a, b := pairs[0].Squeeze(-1).AsType(Float32), pairs[1].Squeeze(-1).AsType(Float32)
 	c, d := a.Mul(cos).Sub(b.Mul(sin)).AsType(dtype), a.Mul(sin).Add(b.Mul(cos)).AsType(dtype)
 	return Concat(-1, c.ExpandDims(-1), d.ExpandDims(-1)).Reshape(s...)
+}
+
+// RotateHalves rotates the pairs (i, i+D/2) of x [B, H, L, D] by the table cos, sin, float32 [L, D/2] or
+// [B, 1, L, D/2]. It computes in float32.
+func RotateHalves(x, cos, sin *Array) *Array {
+	halves, dtype := x.Split(2, -1), x.Dtype()
+	a, b := halves[0].AsType(Float32), halves[1].AsType(Float32)
+	return Concat(-1, a.Mul(cos).Sub(b.Mul(sin)).AsType(dtype), a.Mul(sin).Add(b.Mul(cos)).AsType(dtype))
 }
 
 // A Norm is a norm over the last axis with what adaptive layer norm does to its result:
@@ -166,14 +186,17 @@ func (n Norm) ApplyThenAdd(residual, gate, x *Array) *Array {
 	return residual.Add(gate.Mul(n.graph(x)))
 }
 
-// AddThenApply returns sum = residual + gate·x, and its norm.
+// AddThenApply returns sum = residual + gate·x, and its norm. The gate may be nil, for 1.
 func (n Norm) AddThenApply(residual, gate, x *Array) (sum, y *Array) {
-	if l, ok := n.launch(x, residual, gate, constant{"BEFORE", true}); ok {
+	if l, ok := n.launch(x, residual, gate, constant{"BEFORE", true}, constant{"GATE", gate != nil}); ok {
 		l.outputs = append([]output{{"x", x.Dtype(), x.Shape()}}, l.outputs...)
 		out := modulatedNormKernel.apply(l)
 		return out[0], out[1]
 	}
-	sum = residual.Add(gate.Mul(x))
+	if sum = x; gate != nil {
+		sum = gate.Mul(x)
+	}
+	sum = residual.Add(sum)
 	return sum, n.graph(sum)
 }
 

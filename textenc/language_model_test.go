@@ -140,6 +140,18 @@ func TestLanguageModels(t *testing.T) {
 					t.Errorf("%s: the cache has %d bytes, expected %d", folder, got, want)
 				}
 
+				compiled := m.NewCache(1, 0)
+				defer compiled.Close()
+				compiled.Compile(mlx.Unfused)
+				steps := []*mlx.Array{m.Logits(row(w.prompt), w.images, compiled)}
+				for _, id := range w.all[n : n+new] {
+					steps = append(steps, m.Logits(row([]int32{id}), nil, compiled))
+				}
+				near(t, "compiled steps", mlx.Concat(1, steps...), w.logits.Slice(1, 0, n+new), allowed(folder))
+				if got, want := compiled.Bytes(), m.CacheBytes(n+new); got != want {
+					t.Errorf("%s: the cache of compiled steps has %d bytes, expected %d", folder, got, want)
+				}
+
 				parts := m.NewCache(1, 300)
 				defer parts.Close()
 				var logits []*mlx.Array
@@ -167,6 +179,7 @@ func TestLanguageModels(t *testing.T) {
 				want := write(m, one, greedy(m.Forward(row(longer), w.images, one)), 12)
 				both := m.NewCache(2, 0)
 				defer both.Close()
+				both.Compile(mlx.Unfused)
 				both.Pad([]int{pad, 0})
 				batch := mlx.FromInt32(slices.Concat([]int32{37, 0, 0, 37, 39, 0, 0}, w.prompt, longer), 2, pad+n)
 				var parted [][]int32

@@ -118,7 +118,7 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) (q, k, v *mlx.Ar
 		if len(streams) == 2 {
 			text = streams[0].plain()
 		}
-		q, k := mlx.NormRope(text, streams[len(streams)-1].plain(), heads, rope.Cos, rope.Sin)
+		q, k := mlx.NormRope(text, streams[len(streams)-1].plain(), heads, rope.Cos, rope.Sin, false)
 		return []*mlx.Array{q, k}
 	}
 	if rope.Cos == nil {

@@ -95,15 +95,5 @@ func (r Rope) HalfSplit(x *mlx.Array) *mlx.Array {
 	if d := 2 * r.Cos.Dim(-1); d < x.Dim(-1) {
 		return mlx.Concat(-1, r.HalfSplit(x.Slice(3, 0, d)), x.Slice(3, d, x.Dim(3)))
 	}
-	halves := x.Split(2, -1)
-	a, b := r.rotate(halves[0], halves[1])
-	return mlx.Concat(-1, a, b)
-}
-
-// rotate casts right before and after the arithmetic, so that MLX fuses the casts with
-// it when it compiles.
-func (r Rope) rotate(a, b *mlx.Array) (*mlx.Array, *mlx.Array) {
-	dtype := a.Dtype()
-	a, b = a.AsType(mlx.Float32), b.AsType(mlx.Float32)
-	return a.Mul(r.Cos).Sub(b.Mul(r.Sin)).AsType(dtype), a.Mul(r.Sin).Add(b.Mul(r.Cos)).AsType(dtype)
+	return mlx.RotateHalves(x, r.Cos, r.Sin)
 }
