@@ -274,25 +274,32 @@ func (l *qwen3Layer) Forward(x *mlx.Array, p *pass) *mlx.Array {
 	} else {
 		y = l.SelfAttn.Forward(y, p)
 	}
-	return l.Tap(l.after(x, y, p.dtype), x)
+	y, more := l.after(x, y, p.dtype)
+	return l.Tap(y.Add(more), x)
 }
 
-// after returns the output of the layer for its input x, given that of its attention.
-func (l *qwen3Layer) after(x, attention *mlx.Array, dtype mlx.Dtype) *mlx.Array {
-	norm := l.PostAttentionLayerNorm
-	modules := func() []*mlx.Array {
-		sum := x.Add(attention)
-		return []*mlx.Array{sum, norm.Forward(sum)}
-	}
-	fused := func() []*mlx.Array {
-		sum, y := norm.Plain(x.Dtype(), nil, nil).AddThenApply(x, nil, attention.AsType(x.Dtype()))
+// after returns two summands of the output of the layer, given its input and the output of its attention.
+func (l *qwen3Layer) after(x, attention *mlx.Array, dtype mlx.Dtype) (*mlx.Array, *mlx.Array) {
+	both := l.FusedAll("qwen3Layer.after", func() []*mlx.Array {
+		sum, y := addThenNorm(l.PostAttentionLayerNorm, x, attention)
 		return []*mlx.Array{sum, y}
+	}, func() []*mlx.Array {
+		sum := x.Add(attention)
+		return []*mlx.Array{sum, l.PostAttentionLayerNorm.Forward(sum)}
+	})
+	return both[0], l.MLP.Forward(both[1].AsType(dtype))
+}
+
+// addThenNorm returns a sum and its norm. y may be nil, for 0. Hooks do not see it.
+func addThenNorm(norm *nn.RMSNorm, x, y *mlx.Array) (sum, normed *mlx.Array) {
+	switch {
+	case y == nil:
+		return x, norm.Forward(x)
+	case norm.Offset != 0: // the factors would be rounded
+		sum = x.Add(y)
+		return sum, norm.Forward(sum)
 	}
-	if norm.Offset != 0 { // the factors would be rounded
-		fused = modules
-	}
-	both := l.FusedAll("qwen3Layer.after", fused, modules)
-	return both[0].Add(l.MLP.Forward(both[1].AsType(dtype)))
+	return norm.Plain(x.Dtype(), nil, nil).AddThenApply(x, nil, y.AsType(x.Dtype()))
 }
 
 // qwen3Attention is Qwen3Attention, with grouped queries and a norm per head before the rotation, or

@@ -51,7 +51,7 @@ func (s *steps) part(from, to int, in []*mlx.Array) (out []*mlx.Array) {
 		return x
 	}
 	p := &pass{cache: &Cache{layers: make([]layerCache, len(d.Layers))}, batch: in[2].Dim(0), tokens: 1, dtype: m.dtype, rope: rope}
-	x := take()
+	x, more := take(), (*mlx.Array)(nil) // its summands
 	if from < 0 {
 		x = nn.WidenFP16(d.EmbedTokens.Gather(x, m.dtype))
 	} else {
@@ -60,20 +60,25 @@ func (s *steps) part(from, to int, in []*mlx.Array) (out []*mlx.Array) {
 		if l.SelfAttn.gated {
 			gated.gate = take()
 		}
-		x = l.after(x, l.SelfAttn.output(gated, y, m.dtype), m.dtype)
+		x, more = l.after(x, l.SelfAttn.output(gated, y, m.dtype), m.dtype)
 	}
 	for i := from + 1; i < to; i++ {
+		l := d.Layers[i]
 		p.cache.layers[i] = layerCache{take(), take()}
-		x = d.Layers[i].Forward(x, p)
+		var y *mlx.Array
+		x, y = addThenNorm(l.InputLayerNorm, x, more)
+		x, more = l.after(x, l.LinearAttn.Forward(y.AsType(m.dtype), p), m.dtype)
 	}
 	if to < len(d.Layers) {
 		l := d.Layers[to]
-		q := l.SelfAttn.project(l.InputLayerNorm.Forward(x).AsType(m.dtype), rope)
+		x, y := addThenNorm(l.InputLayerNorm, x, more)
+		q := l.SelfAttn.project(y.AsType(m.dtype), rope)
 		if out = []*mlx.Array{x, q.q, q.k, q.v}; q.gate != nil {
 			out = append(out, q.gate)
 		}
 	} else {
-		out = []*mlx.Array{m.LMHead.ForwardWide(d.Norm.Forward(x), m.dtype).AsType(mlx.Float32)}
+		_, y := addThenNorm(d.Norm, x, more)
+		out = []*mlx.Array{m.LMHead.ForwardWide(y, m.dtype).AsType(mlx.Float32)}
 	}
 	for _, l := range p.cache.layers[from+1 : to] {
 		out = append(out, l[:]...)
