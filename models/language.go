@@ -17,6 +17,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/models/tuning"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
@@ -265,6 +266,9 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 	}
 	cache := m.model.NewCache(1, min(capacity, len(ids)+usualTokens))
 	defer cache.Close()
+	if how := tuning.Compile(m.pipeline.device); !how.Off && !m.pipeline.points.Active() {
+		cache.Compile(how.Mode)
+	}
 	return textgen.Generate(func(ids *mlx.Array) *mlx.Array {
 		seen := inputs
 		inputs = nil // they are in the prompt

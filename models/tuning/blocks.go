@@ -50,7 +50,7 @@ func (b *block) forward(x *mlx.Array) *mlx.Array {
 	w, x := b.width, nn.WidenFP16(x)
 	qkv := norm.Apply(x).AsType(b.dtype).Matmul(b.qkv.T())
 	q, k := mlx.NormRope(mlx.QK{}, mlx.QK{Q: mlx.Columns{X: qkv, Size: w}, K: mlx.Columns{X: qkv, From: w, Size: w},
-		NormQ: b.normQ, NormK: b.normK, Eps: 1e-6}, b.heads, b.cos, b.sin)
+		NormQ: b.normQ, NormK: b.normK, Eps: 1e-6}, b.heads, b.cos, b.sin, false)
 	v := qkv.Slice(2, 2*w, 3*w).Reshape(1, b.tokens, b.heads, w/b.heads)
 	heads := func(x *mlx.Array) *mlx.Array { return x.Transpose(0, 2, 1, 3) }
 	y := mlx.Attention(heads(q), heads(k), heads(v), 0.1, nil)
@@ -75,7 +75,7 @@ var replacements = []replacement{
 		cos, sin := table(d, tokens)
 		qk := mlx.QK{Q: mlx.Columns{X: x, Size: w}, K: mlx.Columns{X: x, From: w, Size: w}, NormQ: norm, NormK: norm, Eps: 1e-6}
 		return func() []*mlx.Array {
-			q, k := mlx.NormRope(mlx.QK{}, qk, w/d.headSize, cos, sin)
+			q, k := mlx.NormRope(mlx.QK{}, qk, w/d.headSize, cos, sin, false)
 			return []*mlx.Array{q, k}
 		}
 	}},
