@@ -203,6 +203,9 @@ func (c *Cache) Compile(mode mlx.CompileMode) {
 	c.mode = mode
 }
 
+// Compiled reports whether steps are compiled.
+func (c *Cache) Compiled() bool { return c.mode != 0 }
+
 // Close frees the memory of the cache. It must be called on the MLX thread.
 func (c *Cache) Close() {
 	if c.steps != nil {
