@@ -26,6 +26,9 @@ type LanguageOptions struct {
 	Seed uint64
 	// MaxTokens limits the text. 0 stands for the default of the model's family.
 	MaxTokens int
+	// Thinking is the largest number of tokens that the language model thinks before it rewrites a prompt, in
+	// addition to MaxTokens. 0 stands for no thinking, except if the model's family has its own value.
+	Thinking int
 	// Quantize is as in [OpenOptions].
 	Quantize Quantization
 	// Device and Dtype are as in [OpenOptions].
@@ -62,6 +65,10 @@ func (s *Source) Enhance(ctx context.Context, prompt string, references []image.
 	}
 	rewriter := family.RewriterFor(class)
 	rewriter.MaxTokens = cmp.Or(o.MaxTokens, rewriter.MaxTokens)
+	if o.Thinking > 0 {
+		rewriter.Thinking, rewriter.ThinkingBudget = true, o.Thinking
+		rewriter.MaxTokens += o.Thinking
+	}
 	var made models.Enhanced
 	name, err := s.withLanguage(ctx, o, func(m *models.LanguageModel) (err error) {
 		made, err = m.Enhance(prompt, references, len(references) > 0, rewriter, o.Seed, o.piece())
