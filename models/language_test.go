@@ -177,7 +177,8 @@ func TestLanguageErrors(t *testing.T) {
 			"tokenizer/chat_template.jinja":       {"{% if %}", "chat_template.jinja"},
 			"text_encoder/generation_config.json": {`{"eos_token_id": "x"}`, "eos_token_id: expected a number"},
 			"text_encoder/config.json":            {`{"architectures": ["GPT2LMHeadModel"]}`, "expected a language model"},
-			"text_encoder/config.json eos":        {strings.Replace(config, "{", `{"eos_token_id": "x", `, 1), "config.json: eos_token_id: expected"},
+			"text_encoder/config.json eos": {strings.Replace(config, "{", `{"eos_token_id": "x", `, 1),
+				"config.json: eos_token_id: expected"},
 			"text_encoder/config.json text_config": {strings.Replace(config, "{", `{"text_config": {"eos_token_id": "x"}, `, 1),
 				"config.json: text_config: eos_token_id: expected"},
 		} {

@@ -28,7 +28,8 @@ func (b *benchmark) text(ctx context.Context, fsys fs.FS, tokens int) error {
 		b.pipeline = m.Pipeline()
 		device := b.pipeline.Device()
 		r.Class, r.Device, r.Dtype, r.Tuning = m.Class(), device.String(), b.pipeline.Dtype().String(), tuning.InUse(device).String()
-		r.Quantize, r.Repeat, r.TextTokens, r.PromptTokens = string(b.quantize.OrZero()), b.repeat, tokens, b.promptTokens.OrElse(benchPromptTokens)
+		r.Quantize, r.Repeat = string(b.quantize.OrZero()), b.repeat
+		r.TextTokens, r.PromptTokens = tokens, b.promptTokens.OrElse(benchPromptTokens)
 		r.Weights, r.Estimated, r.fileBytes = m.Memory(0), m.Memory(r.PromptTokens+tokens), b.pipeline.FileBytes()
 		r.Versions.MLX, r.Machine = mlx.Version(), cli.NewMachine(device)
 		for run := range b.repeat + 1 {
