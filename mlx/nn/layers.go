@@ -105,6 +105,9 @@ func projectRows(weight, bias *Param, x *mlx.Array) *mlx.Array {
 	case packedProduct(weight, x):
 		return weight.matmulT(x).Add(bias.As(x.Dtype()))
 	}
+	if y := weight.rowsOnHost(x); y != nil {
+		return y.Add(bias.As(x.Dtype()))
+	}
 	return mlx.Addmm(bias.As(x.Dtype()), x, weight.As(x.Dtype()).T())
 }
 
@@ -114,7 +117,22 @@ func (p *Param) matmulT(x *mlx.Array) *mlx.Array {
 		p.used()
 		return p.packed.MatmulT(x)
 	}
+	if y := p.rowsOnHost(x); y != nil {
+		return y
+	}
 	return x.Matmul(p.As(x.Dtype()).T())
+}
+
+// rowsOnHost is x·Wᵀ for few rows on a Linux CPU, and nil elsewhere.
+func (p *Param) rowsOnHost(x *mlx.Array) *mlx.Array {
+	if p.packed != nil {
+		return nil
+	}
+	y := x.RowsOnHost(p.Array)
+	if y != nil {
+		p.used()
+	}
+	return y
 }
 
 // maxPackedRowsCUDA is the largest number of rows of x that CUDA multiplies with a
