@@ -29,6 +29,9 @@ type LanguageOptions struct {
 	// Height and Width are those of the image, which the prompt enhancers of some models are told. 0 stands
 	// for 1024.
 	Height, Width int
+	// Thinking is the largest number of tokens that the language model thinks before it rewrites a prompt, in
+	// addition to MaxTokens. 0 stands for no thinking, except if the model's family has its own value.
+	Thinking int
 	// Quantize is as in [OpenOptions].
 	Quantize Quantization
 	// Device and Dtype are as in [OpenOptions].
@@ -65,6 +68,10 @@ func (s *Source) Enhance(ctx context.Context, prompt string, references []image.
 	}
 	rewriter := family.RewriterFor(class)
 	rewriter.MaxTokens = cmp.Or(o.MaxTokens, rewriter.MaxTokens)
+	if o.Thinking > 0 {
+		rewriter.Thinking, rewriter.ThinkingBudget = true, o.Thinking
+		rewriter.MaxTokens += o.Thinking
+	}
 	var made models.Enhanced
 	name, err := s.withLanguage(ctx, o, func(m *models.LanguageModel) (err error) {
 		size := image.Pt(cmp.Or(o.Width, 1024), cmp.Or(o.Height, 1024))

@@ -45,25 +45,36 @@ func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // A QK has the queries and keys of some tokens: heads of D consecutive columns each, and of the keys
 // maybe fewer. NormQ and NormK [D] and Eps are the weights of the norms of heads and what is added to
-// the mean squares.
+// the mean squares; without weights there are no norms.
 type QK struct {
 	Q, K         Columns
 	NormQ, NormK *Array
 	Eps          float32
 }
 
-// A RopeTable has the cos and sin of rotary embeddings, float32 [L, D/2]: column i is that of the features
-// 2i and 2i+1 of a head. They are a pair that is rotated, unless Across is set: then each is rotated with
-// the feature D/2 before or after it, which may have another angle.
+// A RopeTable has the cos and sin of rotary embeddings, float32 [L, D/2], and which features of a head of D
+// they rotate.
 type RopeTable struct {
 	Cos, Sin *Array
-	Across   bool
+	Layout   RopeLayout
 }
+
+// A RopeLayout is which features of a head are rotated with each other, and by which column of a table.
+type RopeLayout int
+
+const (
+	RopePairs  RopeLayout = iota // 2i and 2i+1, by column i
+	RopeHalves                   // i and i+D/2, by column i
+	RopeAcross                   // i and i+D/2, each by its own column: i/2 and (i+D/2)/2
+)
 
 // Rotate rotates x [B, H, L, D], in float32.
 func (t RopeTable) Rotate(x *Array) *Array {
-	if !t.Across {
+	switch t.Layout {
+	case RopePairs:
 		return RotatePairs(x, t.Cos, t.Sin)
+	case RopeHalves:
+		return RotateHalves(x, t.Cos, t.Sin)
 	}
 	twice := func(x *Array) *Array { // each column
 		s := append(x.Shape(), 2)
@@ -98,14 +109,16 @@ func NormRope(text, image QK, h int, rope RopeTable) (q, k *Array) {
 // normRope returns the given number of heads from the first of the queries, or nil if the kernel
 // cannot. Heads after the queries are keys.
 func normRope(text, image QK, heads, queries int, rope RopeTable) *Array {
-	b, l, d := image.Q.X.Dim(0), image.Q.X.Dim(1), image.NormQ.Size()
+	b, l, d := image.Q.X.Dim(0), image.Q.X.Dim(1), 2*rope.Cos.Dim(-1)
 	arrays, tokens := []*Array{}, l
-	aligned := d == 64 || d == 128 || d == 256
+	aligned := rope.Cos.Ndim() == 2 && image.Q.Size == queries*d
+	aligned = aligned && d == 64 || d == 128 || d == 256
 	in := launch{
-		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil}, {"ACROSS", rope.Across}},
-		inputs:    []input{{"cosines", rope.Cos}, {"sines", rope.Sin}},
-		ints:      []parameter[int]{{"heads", heads}, {"queries", queries}},
-		threads:   blockThreads,
+		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil},
+			{"NORM", image.NormQ != nil}, {"HALVES", rope.Layout == RopeHalves}, {"ACROSS", rope.Layout == RopeAcross}},
+		inputs:  []input{{"cosines", rope.Cos}, {"sines", rope.Sin}},
+		ints:    []parameter[int]{{"heads", heads}, {"queries", queries}},
+		threads: blockThreads,
 	}
 	for _, stream := range []struct {
 		name string
@@ -115,10 +128,13 @@ func normRope(text, image QK, heads, queries int, rope RopeTable) *Array {
 		if x == nil {
 			continue
 		}
-		arrays = append(arrays, x, stream.NormQ, stream.NormK)
+		arrays = append(arrays, x)
 		aligned = aligned && stream.Q.From%8 == 0 && x.Dim(2)%8 == 0
-		in.inputs = append(in.inputs, input{stream.name, x}, input{stream.name + "_norm_q", stream.NormQ},
-			input{stream.name + "_norm_k", stream.NormK})
+		in.inputs = append(in.inputs, input{stream.name, x})
+		if stream.NormQ != nil {
+			arrays = append(arrays, stream.NormQ, stream.NormK)
+			in.inputs = append(in.inputs, input{stream.name + "_norm_q", stream.NormQ}, input{stream.name + "_norm_k", stream.NormK})
+		}
 		in.ints = append(in.ints, parameter[int]{stream.name + "_tokens", x.Dim(1)}, parameter[int]{stream.name + "_width", x.Dim(2)},
 			parameter[int]{stream.name + "_column", stream.Q.From})
 		in.floats = append(in.floats, parameter[float32]{stream.name + "_eps", stream.Eps})
@@ -136,8 +152,11 @@ func normRope(text, image QK, heads, queries int, rope RopeTable) *Array {
 
 func normRopeGraph(text, image QK, rope RopeTable) (q, k *Array) {
 	heads := func(c Columns, weight *Array, eps float32) *Array {
-		x, d := c.Array(), weight.Size()
-		return x.Reshape(x.Dim(0), x.Dim(1), c.Size/d, d).RMSNorm(weight, eps)
+		x, d := c.Array(), 2*rope.Cos.Dim(-1)
+		if x = x.Reshape(x.Dim(0), x.Dim(1), c.Size/d, d); weight != nil {
+			x = x.RMSNorm(weight, eps)
+		}
+		return x
 	}
 	rotate := func(x *Array) *Array {
 		return rope.Rotate(x.Transpose(0, 2, 1, 3)).Transpose(0, 2, 1, 3)
@@ -162,6 +181,14 @@ func RotatePairs(x, cos, sin *Array) *Array {
 	a, b := pairs[0].Squeeze(-1).AsType(Float32), pairs[1].Squeeze(-1).AsType(Float32)
 	c, d := a.Mul(cos).Sub(b.Mul(sin)).AsType(dtype), a.Mul(sin).Add(b.Mul(cos)).AsType(dtype)
 	return Concat(-1, c.ExpandDims(-1), d.ExpandDims(-1)).Reshape(s...)
+}
+
+// RotateHalves rotates the pairs (i, i+D/2) of x [B, H, L, D] by the table cos, sin, float32 [L, D/2] or
+// [B, 1, L, D/2]. It computes in float32.
+func RotateHalves(x, cos, sin *Array) *Array {
+	halves, dtype := x.Split(2, -1), x.Dtype()
+	a, b := halves[0].AsType(Float32), halves[1].AsType(Float32)
+	return Concat(-1, a.Mul(cos).Sub(b.Mul(sin)).AsType(dtype), a.Mul(sin).Add(b.Mul(cos)).AsType(dtype))
 }
 
 // A Norm is a norm over the last axis with what adaptive layer norm does to its result:
@@ -189,14 +216,17 @@ func (n Norm) ApplyThenAdd(residual, gate, x *Array) *Array {
 	return residual.Add(gate.Mul(n.graph(x)))
 }
 
-// AddThenApply returns sum = residual + gate·x, and its norm.
+// AddThenApply returns sum = residual + gate·x, and its norm. The gate may be nil, for 1.
 func (n Norm) AddThenApply(residual, gate, x *Array) (sum, y *Array) {
-	if l, ok := n.launch(x, residual, gate, constant{"BEFORE", true}); ok {
+	if l, ok := n.launch(x, residual, gate, constant{"BEFORE", true}, constant{"GATE", gate != nil}); ok {
 		l.outputs = append([]output{{"x", x.Dtype(), x.Shape()}}, l.outputs...)
 		out := modulatedNormKernel.apply(l)
 		return out[0], out[1]
 	}
-	sum = residual.Add(gate.Mul(x))
+	if sum = x; gate != nil {
+		sum = gate.Mul(x)
+	}
+	sum = residual.Add(sum)
 	return sum, n.graph(sum)
 }
 

@@ -13,16 +13,19 @@ func init() {
 		grouped := QK{columns(y, 64), Columns{y, 192, 64}, w(5), w(6), 1e-5} // two heads share a key
 		angles := Normal(Key(7), Float32, 8, 32)
 		cos, sin := angles.Cos(), angles.Sin()
+		plain := QK{Q: columns(y, 0), K: columns(y, 128)}
 		for _, c := range []struct {
 			text, image QK
 			tokens      int
-		}{{text, image, 8}, {QK{}, image, 5}, {text, apart, 8}, {QK{}, grouped, 5}} {
-			for _, across := range []bool{false, true} {
-				rope := RopeTable{cos.Slice(0, 0, c.tokens), sin.Slice(0, 0, c.tokens), across}
-				q, k := NormRope(c.text, c.image, 2, rope)
-				wantQ, wantK := normRopeGraph(c.text, c.image, rope)
-				found, expected = append(found, q, k), append(expected, wantQ, wantK)
-			}
+			layout      RopeLayout
+		}{
+			{text, image, 8, RopePairs}, {QK{}, image, 5, RopeHalves}, {text, apart, 8, RopeAcross}, {QK{}, grouped, 5, RopeHalves},
+			{QK{}, grouped, 5, RopeAcross}, {QK{}, plain, 5, RopeHalves},
+		} {
+			rope := RopeTable{cos.Slice(0, 0, c.tokens), sin.Slice(0, 0, c.tokens), c.layout}
+			q, k := NormRope(c.text, c.image, 2, rope)
+			wantQ, wantK := normRopeGraph(c.text, c.image, rope)
+			found, expected = append(found, q, k), append(expected, wantQ, wantK)
 		}
 		return found, expected
 	}
@@ -33,8 +36,10 @@ func init() {
 		square := Norm{Weight: Normal(Key(5), Float32, 72), Eps: 1e-5, Scale: one}
 		sum, y := layer.AddThenApply(residual, rows, x)
 		added := residual.Add(rows.Mul(x))
-		return []*Array{layer.Apply(x), square.Apply(x), square.ApplyThenAdd(residual, one, x), sum, y},
-			[]*Array{layer.graph(x), square.graph(x), residual.Add(one.Mul(square.graph(x))), added, layer.graph(added)}
+		sum2, y2 := square.AddThenApply(residual, nil, x)
+		return []*Array{layer.Apply(x), square.Apply(x), square.ApplyThenAdd(residual, one, x), sum, y, sum2, y2},
+			[]*Array{layer.graph(x), square.graph(x), residual.Add(one.Mul(square.graph(x))), added, layer.graph(added),
+				residual.Add(x), square.graph(residual.Add(x))}
 	}
 	gatedSumKernel.check = func() (found, expected []*Array) {
 		a, b, gate := Normal(Key(1), Float32, 2, 3, 8), Normal(Key(2), Float32, 2, 3, 8), Normal(Key(3), Float32, 2, 1, 8)

@@ -79,6 +79,40 @@ func mapOnHost(f func(dst []float32, in [][]float32), inputs ...*Array) *Array {
 	})
 }
 
+// maxHostRows is the largest number of rows of which [Array.RowsOnHost] returns the product: with more,
+// a BLAS is faster.
+const maxHostRows = 4
+
+// RowsOnHost is a·wᵀ for few rows a [..., k] in float32 and w [n, k] in float32 or bfloat16, which a BLAS copies,
+// and MLX casts, before the product. It is nil if MLX must compute it.
+func (a *Array) RowsOnHost(w *Array) *Array {
+	if !onHost(hostAlways, a) || w.Ndim() != 2 || a.Ndim() == 0 || a.Dim(-1) != w.Dim(1) || w.Dtype() != Float32 && w.Dtype() != BFloat16 {
+		return nil
+	}
+	n, k := w.Dim(0), w.Dim(1)
+	if a.Size() > maxHostRows*k || !host.RowsFit(n, k) {
+		return nil
+	}
+	Eval(w)
+	strides := unsafe.Slice((*int64)(mlxc.ArrayStrides(w.h())), 2)
+	if strides[0] != int64(k) || strides[1] != 1 {
+		return nil
+	}
+	return Scope(func() *Array {
+		defer watched()()
+		x := hostInputs(a)[0]
+		out, dst := hostOutput(append(a.Shape()[:a.Ndim()-1], n)...)
+		p := unsafe.Pointer(mlxc.ArrayDataUint8(w.h()))
+		if w.Dtype() == Float32 {
+			host.Rows(dst, x, unsafe.Slice((*float32)(p), n*k), n, k)
+		} else {
+			host.RowsBFloat16(dst, x, unsafe.Slice((*uint16)(p), n*k), n, k)
+		}
+		runtime.KeepAlive(w)
+		return out
+	})
+}
+
 func (a *Array) siluOnHost(factor float32) *Array {
 	return mapOnHost(func(dst []float32, in [][]float32) { host.SiLU(dst, in[0], factor) }, a)
 }

@@ -54,14 +54,19 @@ func kernelCases() (cases []kernelCase) {
 	}
 	for i, c := range []struct{ batch, text, image, heads, keys, dim int }{
 		{1, 0, 1, 1, 1, 64}, {2, 3, 5, 3, 3, 64}, {1, 2, 1, 5, 5, 128}, {1, 0, 3, 6, 2, 128}, {2, 0, 2, 2, 1, 256}, {1, 5, 4, 1, 1, 64},
-		{1, 1, 2, 11, 11, 256},
+		{1, 1, 2, 11, 11, 256}, {1, 0, 1, 6, 2, 128}, {1, 0, 3, 2, 1, 64}, {2, 0, 3, 3, 3, 256}, {1, 0, 1, 4, 4, 128},
 	} {
+		plain := i > 8 // as language models are from 7 on, also without norms
 		add(func(in *inputs) (found, expected []*Array) {
 			stream := func(tokens int, eps float32) QK {
 				if tokens == 0 {
 					return QK{}
 				}
 				width, keys := c.heads*c.dim, c.keys*c.dim
+				if plain {
+					x := in.normal(c.batch, tokens, width+keys)
+					return QK{Q: Columns{x, 0, width}, K: Columns{x, width, keys}}
+				}
 				if i%2 == 0 { // in one array, next to each other
 					x := in.normal(c.batch, tokens, 16+width+keys)
 					return QK{Columns{x, 16, width}, Columns{x, 16 + width, keys}, in.normal(c.dim), in.normal(c.dim), eps}
@@ -72,8 +77,12 @@ func kernelCases() (cases []kernelCase) {
 			text, image := stream(c.text, 1e-5), stream(c.image, 1e-6)
 			in.seed++
 			angles := Normal(Key(in.seed), Float32, c.text+c.image, c.dim/2)
-			for _, across := range []bool{false, true} {
-				rope := RopeTable{angles.Cos(), angles.Sin(), across}
+			layouts := []RopeLayout{RopePairs, RopeAcross}
+			if i > 6 {
+				layouts = []RopeLayout{RopeHalves}
+			}
+			for _, layout := range layouts {
+				rope := RopeTable{angles.Cos(), angles.Sin(), layout}
 				q, k := NormRope(text, image, c.heads, rope)
 				wantQ, wantK := normRopeGraph(text.wide(), image.wide(), rope)
 				found, expected = append(found, q, k), append(expected, wantQ, wantK)
@@ -185,7 +194,9 @@ func modulatedNormCase(in *inputs, i, batch, tokens, width int) (found, expected
 		return []*Array{n.ApplyThenAdd(residual, gate, x)}, []*Array{wide(residual).Add(wide(gate).Mul(n.wide().graph(wide(x))))}
 	}
 	sum, y := n.AddThenApply(residual, gate, x)
-	return []*Array{sum, y}, []*Array{wide(residual).Add(wide(gate).Mul(wide(x))), n.wide().graph(wide(sum))}
+	plain, z := n.AddThenApply(residual, nil, x)
+	return []*Array{sum, y, plain, z}, []*Array{wide(residual).Add(wide(gate).Mul(wide(x))), n.wide().graph(wide(sum)),
+		wide(residual).Add(wide(x)), n.wide().graph(wide(plain))}
 }
 
 // compareRounded compares arrays with ones in float32, of which they may differ as in [kernel.compare]

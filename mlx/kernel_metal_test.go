@@ -297,7 +297,8 @@ var metalFaults = []struct {
 	old, new string
 	want     string
 }{
-	{"device memory as a thread's", "norm_rope", Float32, "const GLOBAL T* of_q", "const thread T* of_q", "cannot initialize a variable"},
+	{"device memory as a thread's", "norm_rope", Float32, "const GLOBAL T* x = image", "const thread T* x = image",
+		"cannot initialize a variable"},
 	{"no address space", "group_factors", 0, "const GLOBAL float* in", "const float* in", "without an address space"},
 	{"no address space of a parameter", "gated_sum", Float32, "load(const GLOBAL E* x)", "load(const E* x)", "no viable conversion"},
 	{"threadgroup memory as device memory", "modulated_norm", Float32, "LOCAL(float) partial", "GLOBAL float* partial",

@@ -49,7 +49,7 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 		}
 		messages = []textgen.Message{textgen.TextMessage("user", message)}
 	}
-	o := textgen.Options{Sampling: r.Sampling, MaxTokens: r.MaxTokens, ThinkingBudget: r.ThinkingBudget}
+	o := textgen.Options{Sampling: r.SamplingFor(edit), MaxTokens: r.MaxTokens, ThinkingBudget: r.ThinkingBudget}
 	for try := range uint64(2) {
 		o.Seed = seed + try
 		if e.Text, err = m.Write(messages, images, r.Thinking, o, piece); err != nil {

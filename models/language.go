@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"image"
 	"io/fs"
+	"math/rand/v2"
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/units"
@@ -18,6 +20,7 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/models/tuning"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
@@ -84,7 +87,8 @@ func findLanguage(fsys fs.FS) (l languageFolder, err error) {
 }
 
 // LoadLanguageModel reads the language model in a model folder, or in a folder of its own. Of the
-// options it uses Device, Dtype, Quantize, Random, Progress and Warn. It must run on the MLX thread.
+// options it uses Device, Dtype, Quantize, Random, Progress and Warn. With random weights it has no files
+// but the config, and can only be measured. It must run on the MLX thread.
 // Callers must close the model.
 func LoadLanguageModel(fsys fs.FS, o LoadOptions) (*LanguageModel, error) {
 	at, err := findLanguage(fsys)
@@ -96,7 +100,7 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (*LanguageModel, error) {
 		return nil, err
 	}
 	p.loader = &component.Loader{
-		Folder:   component.Folder{FS: fsys, Points: &p.points, Dtype: p.dtype},
+		Folder:   component.Folder{FS: fsys, Points: &p.points, Dtype: p.dtype, Random: o.Random != nil},
 		Quantize: o.Quantize, ReadAhead: readAhead,
 	}
 	m, complete := &LanguageModel{pipeline: p, rewrites: at.rewrites}, false
@@ -109,10 +113,12 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (*LanguageModel, error) {
 	if c, m.model, err = p.loader.LanguageModel("language_model", at.weights); err != nil {
 		return nil, err
 	}
-	if o.Random != nil {
+	if o.Random == nil {
+		err = m.readFiles(fsys, at, c.Class)
+	} else {
 		c.Random = o.Random.Dtype
 	}
-	if err := m.readFiles(fsys, at, c.Class); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if err := m.load(c, o); err != nil {
@@ -120,6 +126,65 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (*LanguageModel, error) {
 	}
 	complete = true
 	return m, nil
+}
+
+// Pipeline returns the pipeline that has the model as its only component.
+func (m *LanguageModel) Pipeline() *Pipeline { return m.pipeline }
+
+// Class returns the model's class in transformers.
+func (m *LanguageModel) Class() string { return m.loadable.Class.Name }
+
+// Memory returns the size of the weights, and of the cache of a number of tokens.
+func (m *LanguageModel) Memory(tokens int) int64 {
+	return m.pipeline.weightsMemory(m.loadable, m.pipeline.loader.Quantize).bytes + m.model.CacheBytes(tokens)
+}
+
+// A Speed is how fast a language model is.
+type Speed struct {
+	Read       time.Duration   // the prompt, and drawing the first token
+	Tokens     []time.Duration // of each token after the first
+	Operations int             // arrays in the graph of the last token that gomflux makes, not MLX
+	Compiled   bool
+}
+
+// Measure reads a prompt of random ids and draws a number of tokens greedily. It must run on the MLX thread.
+func (m *LanguageModel) Measure(prompt, tokens int) (s Speed) {
+	ids := make([]int32, prompt)
+	for i := range ids {
+		ids[i] = int32(rand.N(m.model.VocabSize()))
+	}
+	cache := m.newCache(prompt + tokens)
+	defer cache.Close()
+	s.Compiled = cache.Compiled()
+	last, made := time.Now(), 0
+	textgen.Draw(m.forward(cache, nil), ids, tokens, textgen.Sampling{}, func() {
+		took := time.Since(last)
+		if last = time.Now(); s.Read == 0 {
+			s.Read = took
+		} else {
+			s.Tokens = append(s.Tokens, took)
+		}
+		s.Operations, made = mlx.Made()-made, mlx.Made()
+	})
+	return s
+}
+
+// newCache returns a cache for the running job.
+func (m *LanguageModel) newCache(tokens int) *textenc.Cache {
+	cache := m.model.NewCache(1, tokens)
+	if how := tuning.Compile(m.pipeline.device); !how.Off && !m.pipeline.points.Active() {
+		cache.Compile(how.Mode)
+	}
+	return cache
+}
+
+// forward sees images in the first ids, which are those of the prompt.
+func (m *LanguageModel) forward(cache *textenc.Cache, images []textenc.VisionInput) textgen.Forward {
+	return func(ids *mlx.Array) *mlx.Array {
+		seen := images
+		images = nil
+		return m.model.Forward(ids, seen, cache)
+	}
 }
 
 // readFiles reads all files of the model but its weights.
@@ -165,7 +230,8 @@ func (m *LanguageModel) readStops(fsys fs.FS, dir string) error {
 		config
 		Text config `json:"text_config"`
 	}
-	if err := checkpoint.ReadJSON(fsys, path.Join(dir, component.ConfigFile), &c); err != nil {
+	configName := path.Join(dir, component.ConfigFile)
+	if err := checkpoint.ReadJSON(fsys, configName, &c); err != nil {
 		return err
 	}
 	m.context = cmp.Or(c.Text.Positions, c.Positions)
@@ -174,11 +240,13 @@ func (m *LanguageModel) readStops(fsys fs.FS, dir string) error {
 	if err := checkpoint.ReadJSON(fsys, name, &g); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, raw := range []json.RawMessage{g.EOS, c.EOS, c.Text.EOS} {
+	for i, raw := range []json.RawMessage{g.EOS, c.EOS, c.Text.EOS} {
 		var one *int32
 		var list []int32
 		if len(raw) > 0 && json.Unmarshal(raw, &one) != nil && json.Unmarshal(raw, &list) != nil {
-			return fmt.Errorf("%s: eos_token_id: expected a number or a list of numbers, found %.40s", checkpoint.FullName(fsys, name), raw)
+			field := []string{"eos_token_id", "eos_token_id", "text_config: eos_token_id"}[i]
+			file := []string{name, configName, configName}[i]
+			return fmt.Errorf("%s: %s: expected a number or a list of numbers, found %.40s", checkpoint.FullName(fsys, file), field, raw)
 		}
 		if one != nil {
 			list = append(list, *one)
@@ -209,7 +277,7 @@ func (m *LanguageModel) load(c component.Component, o LoadOptions) error {
 		return err
 	}
 	if free := p.available(); free > 0 && o.Warn != nil {
-		if needed := p.weightsMemory(m.loadable, o.Quantize).bytes + m.model.CacheBytes(usualTokens); needed > free {
+		if needed := m.Memory(usualTokens); needed > free {
 			o.Warn(fmt.Sprintf("the language model needs %s of memory, and %s are free (--quantize reduces it)",
 				units.Bytes(needed), units.Bytes(free)))
 		}
@@ -265,13 +333,9 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 	if m.context > 0 {
 		capacity = min(capacity, m.context)
 	}
-	cache := m.model.NewCache(1, min(capacity, len(ids)+usualTokens))
+	cache := m.newCache(min(capacity, len(ids)+usualTokens))
 	defer cache.Close()
-	return textgen.Generate(func(ids *mlx.Array) *mlx.Array {
-		seen := inputs
-		inputs = nil // they are in the prompt
-		return m.model.Forward(ids, seen, cache)
-	}, m.tokenizer, ids, o, piece)
+	return textgen.Generate(m.forward(cache, inputs), m.tokenizer, ids, o, piece)
 }
 
 // encode returns the ids of a conversation. For a model that rewrites prompts, the template ends with the

@@ -1,6 +1,7 @@
 package models_test
 
 import (
+	"encoding/json"
 	"errors"
 	"image"
 	"io/fs"
@@ -162,11 +163,26 @@ func TestLanguageErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		var values map[string]any
+		if err := json.Unmarshal(broken["text_encoder/config.json"].Data, &values); err != nil {
+			t.Fatal(err)
+		}
+		delete(values, "eos_token_id")
+		data, err := json.Marshal(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := string(data)
 		for file, c := range map[string][2]string{
 			"tokenizer/chat_template.jinja":       {"{% if %}", "chat_template.jinja"},
 			"text_encoder/generation_config.json": {`{"eos_token_id": "x"}`, "eos_token_id: expected a number"},
 			"text_encoder/config.json":            {`{"architectures": ["GPT2LMHeadModel"]}`, "expected a language model"},
+			"text_encoder/config.json eos": {strings.Replace(config, "{", `{"eos_token_id": "x", `, 1),
+				"config.json: eos_token_id: expected"},
+			"text_encoder/config.json text_config": {strings.Replace(config, "{", `{"text_config": {"eos_token_id": "x"}, `, 1),
+				"config.json: text_config: eos_token_id: expected"},
 		} {
+			file, _, _ = strings.Cut(file, " ")
 			kept := broken[file]
 			broken[file] = &fstest.MapFile{Data: []byte(c[0])}
 			_, err := openLanguage(t, broken)

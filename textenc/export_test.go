@@ -1,6 +1,9 @@
 package textenc
 
-import "github.com/gomflux/gomflux/mlx"
+import (
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+)
 
 var RelativeBucket = relativeBucket
 
@@ -30,3 +33,6 @@ func (c *Cache) Bytes() (n int64) {
 	}
 	return n
 }
+
+// UpProj returns a layer of the first feed-forward network.
+func (m *Qwen3) UpProj() *nn.Linear { return m.Layers[0].MLP.UpProj }

@@ -60,6 +60,8 @@ type CausalLM struct {
 type network interface {
 	Unused() []string
 	decoder() *qwen3Decoder
+	// begin sets what a pass over text needs of its positions.
+	begin(p *pass)
 	// hidden returns the hidden states after the final norm, [B, T, hidden_size].
 	hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array
 }
@@ -138,6 +140,9 @@ func (m *CausalLM) logits(ids *mlx.Array, images []VisionInput, cache *Cache, la
 	}
 	return mlx.Scope(func() *mlx.Array {
 		p := newPass(cache, ids.Dim(0), ids.Dim(1), m.dtype)
+		if p.cache.mode != 0 && p.tokens == 1 && len(images) == 0 && p.real == nil && p.cache.tokens > 0 && !m.Observed() {
+			return m.step(ids, p)
+		}
 		x := m.Model.hidden(ids, images, p)
 		p.end()
 		if last {
@@ -156,6 +161,9 @@ type Cache struct {
 	tokens   int   // of each sequence, with padding
 	padding  []int // tokens at the start of each sequence that stand for nothing; nil without any
 	behind   []int // how far positions are behind the number of tokens, because images take fewer
+
+	mode  mlx.CompileMode // 0 without compiling
+	steps *steps          // nil before the first one
 }
 
 // A layerCache has the arrays of a layer: keys and values [B, heads, capacity, D], or other states. They
@@ -188,8 +196,21 @@ func (c *Cache) Pad(left []int) {
 	}
 }
 
+// Compile makes steps of one token compiled, unless a hook looks at modules. The cache must be closed, and
+// used, in the job that runs.
+func (c *Cache) Compile(mode mlx.CompileMode) {
+	mlx.CheckKernels()
+	c.mode = mode
+}
+
+// Compiled reports whether steps are compiled.
+func (c *Cache) Compiled() bool { return c.mode != 0 }
+
 // Close frees the memory of the cache. It must be called on the MLX thread.
 func (c *Cache) Close() {
+	if c.steps != nil {
+		c.steps.free()
+	}
 	for i := range c.layers {
 		c.layers[i].set(nil, nil)
 	}

@@ -144,6 +144,18 @@ func TestLanguageModels(t *testing.T) {
 					t.Errorf("%s: the cache has %d bytes, expected %d", folder, got, want)
 				}
 
+				compiled := m.NewCache(1, 0)
+				defer compiled.Close()
+				compiled.Compile(mlx.Unfused)
+				steps := []*mlx.Array{m.Logits(row(w.prompt), w.images, compiled)}
+				for _, id := range w.all[n : n+new] {
+					steps = append(steps, m.Logits(row([]int32{id}), nil, compiled))
+				}
+				near(t, "compiled steps", mlx.Concat(1, steps...), w.logits.Slice(1, 0, n+new), allowed(folder))
+				if got, want := compiled.Bytes(), m.CacheBytes(n+new); got != want {
+					t.Errorf("%s: the cache of compiled steps has %d bytes, expected %d", folder, got, want)
+				}
+
 				parts := m.NewCache(1, 300)
 				defer parts.Close()
 				var logits []*mlx.Array
@@ -171,6 +183,7 @@ func TestLanguageModels(t *testing.T) {
 				want := write(m, one, greedy(m.Forward(row(longer), w.images, one)), 12)
 				both := m.NewCache(2, 0)
 				defer both.Close()
+				both.Compile(mlx.Unfused)
 				both.Pad([]int{pad, 0})
 				batch := mlx.FromInt32(slices.Concat([]int32{37, 0, 0, 37, 39, 0, 0}, w.prompt, longer), 2, pad+n)
 				var parted [][]int32
@@ -336,4 +349,51 @@ func TestLanguageModelsInHalfPrecision(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A scaled is an adapter that multiplies.
+type scaled float64
+
+func (s scaled) Apply(_, y *mlx.Array) *mlx.Array { return y.Times(float64(s)) }
+
+// TestLanguageModelAdapters checks that an adapter changes a layer as its baked weight does, also in compiled
+// steps, and that a compiled step is not used while a hook looks.
+func TestLanguageModelAdapters(t *testing.T) {
+	mlxtest.Do(t, func() {
+		var taps int
+		points := &hooks.Points{Step: -1}
+		m := openLanguageModel(t, "qwen3-head", how{dtype: mlx.Float32, points: points})
+		w, _ := readGolden(t, "qwen3-head/generated.safetensors").written(t, "qwen3-head", "text")
+		step := func() (logits *mlx.Array, made int) {
+			cache := m.NewCache(1, 0)
+			defer cache.Close()
+			cache.Compile(mlx.Unfused)
+			m.Forward(row(w.prompt), nil, cache)
+			m.Forward(row(w.all[:1]), nil, cache)
+			before := mlx.Made()
+			logits = m.Forward(row(w.all[:1]), nil, cache)
+			return logits, mlx.Made() - before
+		}
+		plain, made := step()
+		// Go makes those between the parts: keys and values appended, and attention
+		if most := 15 * (len(m.Model.(*textenc.Qwen3).Layers) + 2); made > most {
+			t.Errorf("a compiled step makes %d arrays, expected at most %d", made, most)
+		}
+		up := m.Model.(*textenc.Qwen3).UpProj()
+		up.Adapters = []nn.Adapter{scaled(2)}
+		adapted, _ := step()
+		up.Adapters = nil
+		up.Weight.Array = up.Weight.Array.Times(2)
+		baked, _ := step()
+		near(t, "an adapter", adapted, baked, 1e-6)
+		if off(t, "an adapter", adapted, plain) < 1e-3 {
+			t.Error("the adapter changes nothing")
+		}
+		points.Func = func(hooks.Tap) (*mlx.Array, error) { taps++; return nil, nil }
+		seen, _ := step()
+		near(t, "while a hook looks", seen, baked, 1e-6)
+		if taps == 0 {
+			t.Error("the hook saw nothing")
+		}
+	})
 }

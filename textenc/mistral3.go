@@ -130,6 +130,8 @@ func newMistralModel(c MistralConfig, hiddenStates []int, dtype mlx.Dtype) *mist
 	return &mistralModel{qwen3Decoder: newQwen3Decoder(c.Qwen3Config, hiddenStates, newMistralLayer), config: c, dtype: dtype}
 }
 
+func (m *mistralModel) begin(p *pass) { m.config.begin(p) }
+
 // NewMinistral3ForCausalLM declares the model with its head.
 func NewMinistral3ForCausalLM(c MistralConfig, dtype mlx.Dtype) *CausalLM {
 	return newCausalLM(newMistralModel(c, []int{c.NumHiddenLayers}, dtype), c.TieWordEmbeddings, nil, dtype)
@@ -147,7 +149,7 @@ func (m *mistralModel) Unused() []string {
 
 func (m *mistralModel) hidden(ids *mlx.Array, _ []VisionInput, p *pass) *mlx.Array {
 	p.check(ids, m.EmbedTokens.Len())
-	m.config.begin(p)
+	m.begin(p)
 	return m.Tap(m.run(m.EmbedTokens.Gather(ids, m.dtype), nil, p)[m.config.NumHiddenLayers], ids)
 }
 

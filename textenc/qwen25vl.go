@@ -207,6 +207,8 @@ func NewQwen25VLForConditionalGeneration(c Qwen25VLConfig, vision bool, dtype ml
 
 func (m *Qwen25VL) decoder() *qwen3Decoder { return m.LanguageModel.decoder() }
 
+func (m *Qwen25VL) begin(p *pass) { p.rope = m.LanguageModel.rotary(p.positions(3)).Batched(p.tokens) }
+
 // Unused returns patterns of tensors that a checkpoint may have and that are not needed.
 func (m *Qwen25VL) Unused() []string {
 	unused := []string{"lm_head.weight"}
@@ -255,9 +257,12 @@ func newQwen25VLText(c Qwen25VLTextConfig) *qwen25VLText {
 // Forward takes embeddings [B, T, hidden_size].
 func (m *qwen25VLText) Forward(in qwenVLInput, p *pass) *mlx.Array {
 	ids, passed := in.positionIDs()
-	rope := nn.NewMRope(in.positions, m.rope.MRopeSection, *m.rope.RopeTheta)
-	p.rope = m.RotaryEmb.Forward(rope, p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
+	p.rope = m.RotaryEmb.Forward(m.rotary(in.positions), p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
 	return m.Tap(m.run(in.embeds, nil, p)[len(m.Layers)], in.embeds, passed)
+}
+
+func (m *qwen25VLText) rotary(positions [][]int) nn.Rope {
+	return nn.NewMRope(positions, m.rope.MRopeSection, *m.rope.RopeTheta)
 }
 
 // newQwen25VLLayer declares Qwen2_5_VLDecoderLayer.

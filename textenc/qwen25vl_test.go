@@ -232,7 +232,9 @@ func testQwenVLModules(t *testing.T, folder string, open func(h how) func([]int3
 		}}
 		got := open(how{dtype: mlx.Float32, points: points})(ids, images)
 		bare := open(how{dtype: mlx.Float32})(ids, images)
-		mlxtest.Same(t, "output while observed", got.Floats(), bare.Floats())
+		if d := off(t, "output while observed", got, bare); !(d <= 1e-6) { // fused operations round elsewhere
+			t.Errorf("output while observed is off by %.2g", d)
+		}
 		look := &hooks.Points{Step: -1, Func: func(hooks.Tap) (*mlx.Array, error) { return nil, nil }}
 		got = open(how{dtype: mlx.BFloat16, points: look})(ids, images)
 		bare = open(how{dtype: mlx.BFloat16})(ids, images)

@@ -141,9 +141,11 @@ func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
 
 // states returns hidden states of embeddings by their numbers.
 func (m *Qwen3) states(x *mlx.Array, p *pass) map[int]*mlx.Array {
-	p.rope = m.Config.rope(p.positions(1)).Batched(p.tokens)
+	m.begin(p)
 	return m.run(x, nil, p)
 }
+
+func (m *Qwen3) begin(p *pass) { p.rope = m.Config.rope(p.positions(1)).Batched(p.tokens) }
 
 // NewQwen3ForCausalLM declares the model with its head. Its hidden states are also those that
 // [NewQwen3] would return.
@@ -247,13 +249,15 @@ type qwen3Layer struct {
 
 func newQwen3Layer(c Qwen3Config, index int) *qwen3Layer {
 	heads, kv := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
+	a := &qwen3Attention{
+		QProj: nn.NewLinear(c.HiddenSize, heads, false), KProj: nn.NewLinear(c.HiddenSize, kv, false),
+		VProj: nn.NewLinear(c.HiddenSize, kv, false), OProj: nn.NewLinear(heads, c.HiddenSize, false),
+		QNorm: nn.NewRMSNorm(c.HeadDim, c.RMSNormEps), KNorm: nn.NewRMSNorm(c.HeadDim, c.RMSNormEps),
+		heads: c.NumAttentionHeads, kvHeads: c.NumKeyValueHeads, layer: index,
+	}
+	a.QKV = nn.NewStack(a.QProj, a.KProj, a.VProj)
 	return &qwen3Layer{
-		SelfAttn: &qwen3Attention{
-			QProj: nn.NewLinear(c.HiddenSize, heads, false), KProj: nn.NewLinear(c.HiddenSize, kv, false),
-			VProj: nn.NewLinear(c.HiddenSize, kv, false), OProj: nn.NewLinear(heads, c.HiddenSize, false),
-			QNorm: nn.NewRMSNorm(c.HeadDim, c.RMSNormEps), KNorm: nn.NewRMSNorm(c.HeadDim, c.RMSNormEps),
-			heads: c.NumAttentionHeads, kvHeads: c.NumKeyValueHeads, layer: index,
-		},
+		SelfAttn:               a,
 		MLP:                    newQwen3MLP(c.HiddenSize, c.IntermediateSize, false),
 		InputLayerNorm:         nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
 		PostAttentionLayerNorm: nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
@@ -267,9 +271,32 @@ func (l *qwen3Layer) Forward(x *mlx.Array, p *pass) *mlx.Array {
 	} else {
 		y = l.SelfAttn.Forward(y, p)
 	}
-	y = x.Add(y)
-	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(p.dtype)))
-	return l.Tap(y, x)
+	y, more := l.after(x, y, p.dtype)
+	return l.Tap(y.Add(more), x)
+}
+
+// after returns two summands of the output of the layer, given its input and the output of its attention.
+func (l *qwen3Layer) after(x, attention *mlx.Array, dtype mlx.Dtype) (*mlx.Array, *mlx.Array) {
+	both := l.FusedAll("qwen3Layer.after", func() []*mlx.Array {
+		sum, y := addThenNorm(l.PostAttentionLayerNorm, x, attention)
+		return []*mlx.Array{sum, y}
+	}, func() []*mlx.Array {
+		sum := x.Add(attention)
+		return []*mlx.Array{sum, l.PostAttentionLayerNorm.Forward(sum)}
+	})
+	return both[0], l.MLP.Forward(both[1].AsType(dtype))
+}
+
+// addThenNorm returns a sum and its norm. y may be nil, for 0. Hooks do not see it.
+func addThenNorm(norm *nn.RMSNorm, x, y *mlx.Array) (sum, normed *mlx.Array) {
+	switch {
+	case y == nil:
+		return x, norm.Forward(x)
+	case norm.Offset != 0: // the factors would be rounded
+		sum = x.Add(y)
+		return sum, norm.Forward(sum)
+	}
+	return norm.Plain(x.Dtype(), nil, nil).AddThenApply(x, nil, y.AsType(x.Dtype()))
 }
 
 // qwen3Attention is Qwen3Attention, with grouped queries and a norm per head before the rotation, or
@@ -283,6 +310,7 @@ type qwen3Attention struct {
 	OProj *nn.Linear  `w:"o_proj"`
 	QNorm *nn.RMSNorm `w:"q_norm"` // may be nil
 	KNorm *nn.RMSNorm `w:"k_norm"` // may be nil
+	QKV   nn.Stack
 
 	heads, kvHeads int
 	gated          bool // q_proj also has a gate for the output of each head (Qwen3_5Attention)
@@ -290,21 +318,58 @@ type qwen3Attention struct {
 }
 
 func (a *qwen3Attention) Forward(x *mlx.Array, p *pass) *mlx.Array {
-	q, k := nn.SplitHeads(a.QProj.Forward(x), a.heads), nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)
-	var gate *mlx.Array
-	if a.gated {
-		halves := q.Split(2, -1)
-		q, gate = halves[0], halves[1]
+	in := a.project(x, p.rope)
+	return a.Tap(a.output(in, a.attend(in, p), x.Dtype()), x)
+}
+
+// A projected has rotated queries and keys, and values [B, H, L, D], and the gate of the output, which may
+// be nil.
+type projected struct{ q, k, v, gate *mlx.Array }
+
+func (a *qwen3Attention) project(x *mlx.Array, rope nn.Rope) (in projected) {
+	columns := a.QKV.Forward(x)
+	in.v = nn.Heads(columns[2].Array(), a.kvHeads)
+	modules := func() []*mlx.Array {
+		q, k := nn.SplitHeads(columns[0].Array(), a.heads), nn.SplitHeads(columns[1].Array(), a.kvHeads)
+		if a.gated {
+			halves := q.Split(2, -1)
+			q, in.gate = halves[0], halves[1]
+		}
+		if a.QNorm != nil {
+			q, k = a.QNorm.Forward(q), a.KNorm.Forward(k)
+		}
+		q, k = a.RotateQK(nn.AttentionOptions{Rotate: rope.HalfSplit}, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3))
+		return []*mlx.Array{q, k}
 	}
-	if a.QNorm != nil {
-		q, k = a.QNorm.Forward(q), a.KNorm.Forward(k)
+	fused := func() []*mlx.Array {
+		qk := mlx.QK{Q: columns[0], K: columns[1]}
+		if a.QNorm != nil {
+			q, k := a.QNorm.Plain(x.Dtype(), nil, nil), a.KNorm.Plain(x.Dtype(), nil, nil)
+			qk.NormQ, qk.NormK, qk.Eps = q.Weight, k.Weight, q.Eps
+		}
+		q, k := mlx.NormRope(mlx.QK{}, qk, a.heads, mlx.RopeTable{Cos: rope.Cos, Sin: rope.Sin, Layout: mlx.RopeHalves})
+		return []*mlx.Array{q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3)}
 	}
-	y := a.Attend(p.attention(a.layer), q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), nn.Heads(a.VProj.Forward(x), a.kvHeads))
+	if a.gated { // the rotation is partial, and the norms' factors would be rounded
+		fused = modules
+	}
+	qk := a.FusedAll("qwen3Attention.project", fused, modules)
+	in.q, in.k = qk[0], qk[1]
+	return in
+}
+
+// attend returns the attention of the queries to the keys in the cache, and to the new ones, which it appends.
+func (a *qwen3Attention) attend(in projected, p *pass) *mlx.Array {
+	return a.Attend(p.attention(a.layer), in.q, in.k, in.v)
+}
+
+// output is the projection of attention y.
+func (a *qwen3Attention) output(in projected, y *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	y = nn.MergeHeads(y)
-	if gate != nil {
-		y = y.Mul(gate.Reshape(y.Shape()...).Sigmoid())
+	if in.gate != nil {
+		y = y.Mul(in.gate.Reshape(y.Shape()...).Sigmoid())
 	}
-	return a.Tap(a.OProj.ForwardWide(y, x.Dtype()), x)
+	return a.OProj.ForwardWide(y, dtype)
 }
 
 // qwen3MLP is Qwen3MLP, Qwen2MLP or Qwen2_5_VLMLP: down(silu(gate x)·up x).
@@ -314,16 +379,25 @@ type qwen3MLP struct {
 	UpProj   *nn.Linear `w:"up_proj"`
 	DownProj *nn.Linear `w:"down_proj"`
 	ActFn    *nn.SiLU   `w:"act_fn"`
+	GateUp   nn.Stack
 }
 
 func newQwen3MLP(dim, hidden int, bias bool) *qwen3MLP {
-	return &qwen3MLP{
+	m := &qwen3MLP{
 		GateProj: nn.NewLinear(dim, hidden, bias), UpProj: nn.NewLinear(dim, hidden, bias),
 		DownProj: nn.NewLinear(hidden, dim, bias), ActFn: &nn.SiLU{},
 	}
+	m.GateUp = nn.NewStack(m.GateProj, m.UpProj)
+	return m
 }
 
 func (m *qwen3MLP) Forward(x *mlx.Array) *mlx.Array {
-	y := nn.WidenFP16(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(nn.WidenFP16(m.UpProj.Forward(x)))
+	in := m.GateUp.Forward(x)
+	y := m.Fused("qwen3MLP.Forward", func() *mlx.Array {
+		wide := func(c mlx.Columns) mlx.Columns { c.X = nn.WidenFP16(c.X); return c }
+		return mlx.SwiGLU(nil, wide(in[0]), wide(in[1]))
+	}, func() *mlx.Array {
+		return nn.WidenFP16(m.ActFn.Forward(in[0].Array())).Mul(nn.WidenFP16(in[1].Array()))
+	})
 	return m.Tap(m.DownProj.ForwardWide(y, x.Dtype()), x)
 }

@@ -176,6 +176,7 @@ func (c *Qwen35TextConfig) layer(q Qwen3Config, index int) *qwen3Layer {
 	}
 	a := l.SelfAttn
 	a.QProj, a.gated = nn.NewLinear(q.HiddenSize, 2*a.QProj.Out(), false), true
+	a.QKV = nn.NewStack(a.QProj, a.KProj, a.VProj)
 	a.QNorm.Offset, a.KNorm.Offset = 1, 1
 	return l
 }

@@ -166,6 +166,8 @@ func (m *Qwen3VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Arr
 
 func (m *Qwen3VL) decoder() *qwen3Decoder { return m.LanguageModel.decoder() }
 
+func (m *Qwen3VL) begin(p *pass) { p.rope = m.LanguageModel.rotary(p.positions(3)).Batched(p.tokens) }
+
 // WithVision adds the vision encoder, which the config must have, to a model that is not
 // loaded yet, and returns the model.
 func (m *Qwen3VL) WithVision() *Qwen3VL {
@@ -242,8 +244,7 @@ func newQwen3VLText(c Qwen3Config, rope qwenVLRope, half int, hiddenStates []int
 // positions too.
 func (m *qwen3VLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
 	ids, passed := in.positionIDs()
-	rope := nn.NewInterleavedMRope(in.positions, [3]int(m.rope.MRopeSection), m.half, *m.rope.RopeTheta)
-	p.rope = m.RotaryEmb.Forward(rope, p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
+	p.rope = m.RotaryEmb.Forward(m.rotary(in.positions), p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
 	enter := func(layers int, x *mlx.Array) *mlx.Array {
 		if i := layers - 1; i >= 0 && i < len(in.deepstack) {
 			x = x.Add(in.added(in.deepstack[i]).AsType(x.Dtype()))
@@ -255,6 +256,10 @@ func (m *qwen3VLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
 		states[last] = m.Tap(states[last], in.embeds, passed)
 	}
 	return states
+}
+
+func (m *qwen3VLText) rotary(positions [][]int) nn.Rope {
+	return nn.NewInterleavedMRope(positions, [3]int(m.rope.MRopeSection), m.half, *m.rope.RopeTheta)
 }
 
 // last returns the number of the hidden state that the model itself returns in the reference,

@@ -89,12 +89,7 @@ func (g *generation) run() (err error) {
 	if g.o.Context > 0 {
 		g.most = min(g.most, g.o.Context-len(g.prompt))
 	}
-	defer func() {
-		if g.sampler != nil {
-			g.sampler.close()
-		}
-		g.free()
-	}()
+	defer g.close()
 	ids := g.prompt
 	for err == nil && !g.text.Whole && g.text.Tokens < g.most {
 		mlx.WithScope(func() {
@@ -108,9 +103,15 @@ func (g *generation) run() (err error) {
 	return err
 }
 
-// next reads the token that was drawn. It returns the ids that the model must see next, if that has not
-// begun.
-func (g *generation) next() (ids []int32, err error) {
+func (g *generation) close() {
+	if g.sampler != nil {
+		g.sampler.close()
+	}
+	g.free()
+}
+
+// read returns the id that was drawn, and whether the logits are finite; see step.
+func (g *generation) read() []int32 {
 	drawn := g.drawn
 	g.drawn = nil
 	defer drawn.Free()
@@ -118,7 +119,13 @@ func (g *generation) next() (ids []int32, err error) {
 	if mlx.CurrentDevice() != mlx.CPU && g.text.Tokens+1 < g.most {
 		g.step(drawn.Slice(-1, 0, 1))
 	}
-	read := drawn.Int32s()
+	return drawn.Int32s()
+}
+
+// next reads the token that was drawn. It returns the ids that the model must see next, if that has not
+// begun.
+func (g *generation) next() (ids []int32, err error) {
+	read := g.read()
 	id := read[0]
 	switch {
 	case read[1] == 0:
@@ -171,6 +178,23 @@ func (g *generation) step(ids *mlx.Array) {
 	})
 	mlx.Keep(g.drawn)
 	mlx.AsyncEval(g.drawn)
+}
+
+// Draw draws a number of tokens after the ids of a prompt, as [Generate] does, whatever they are. drawn is
+// called after each. It must run on the MLX thread.
+func Draw(forward Forward, prompt []int32, tokens int, s Sampling, drawn func()) {
+	g := &generation{forward: forward, prompt: prompt, o: Options{Sampling: s}, text: &writer{}, most: tokens}
+	defer g.close()
+	for ids := prompt; g.text.Tokens < tokens; g.text.Tokens++ {
+		mlx.WithScope(func() {
+			if g.drawn == nil {
+				g.step(mlx.FromInt32(ids, 1, len(ids)))
+			}
+			ids = g.read()[:1]
+		})
+		drawn()
+		mlx.StopPoint()
+	}
 }
 
 // A writer turns tokens into text.

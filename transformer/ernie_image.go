@@ -114,7 +114,7 @@ func (m *ErnieImage) Sequence(height, width, text int) *ErnieImageSequence {
 		positions = append(positions, []int{n, 0, 0})
 	}
 	rope := nn.NewQwenImageRope(positions, m.Config.RopeAxesDim, m.Config.RopeTheta)
-	rope.Across = true
+	rope.Layout = mlx.RopeAcross
 	return &ErnieImageSequence{height, width, rope}
 }
 

@@ -17,6 +17,31 @@ DEVICE void store(GLOBAL E* y, Pack<E, N> x) {
   *reinterpret_cast<GLOBAL Pack<E, N>*>(y) = x;
 }
 
+// N elements, half of them some elements after the others.
+template <int N, typename E>
+DEVICE Pack<E, N> load_parts(const GLOBAL E* x, int apart) {
+  if (apart == N / 2) return load<N>(x);
+  const Pack<E, N / 2> a = load<N / 2>(x), b = load<N / 2>(x + apart);
+  Pack<E, N> both;
+  for (int i = 0; i < N / 2; i++) {
+    both.e[i] = a.e[i];
+    both.e[N / 2 + i] = b.e[i];
+  }
+  return both;
+}
+
+template <int N, typename E>
+DEVICE void store_parts(GLOBAL E* y, int apart, Pack<E, N> x) {
+  if (apart == N / 2) return store<N>(y, x);
+  Pack<E, N / 2> a, b;
+  for (int i = 0; i < N / 2; i++) {
+    a.e[i] = x.e[i];
+    b.e[i] = x.e[N / 2 + i];
+  }
+  store<N / 2>(y, a);
+  store<N / 2>(y + apart, b);
+}
+
 DEVICE float silu(float x) { return x / (1.0f + EXP(-x)); }
 
 // x times the normal distribution's integral, approximated by tanh: 1 + tanh(u) is 2·sigmoid(2u).

@@ -1,10 +1,10 @@
 // A block normalizes one row of C elements: PACKS packs of V elements a thread. With BEFORE it
-// normalizes x = residual + gate·in, and returns x too. With AFTER it returns
+// normalizes x = residual + gate·in, without GATE residual + in, and returns x too. With AFTER it returns
 // residual + gate·norm(in). Rows of modulations are those of their batch, or one for all.
 const int V = 16 / sizeof(T);
 SHARED(float, partial, 32);
 const long row = long(block) * C;
-#if BEFORE || SCALE || SHIFT || AFTER
+#if BEFORE && GATE || SCALE || SHIFT || AFTER
 const int n = block / tokens;
 #endif
 
@@ -16,8 +16,13 @@ for (int k = 0; k < PACKS; k++) {
   if (at >= C) continue;
   Pack<T, V> p = load<V>(in + row + at);
 #if BEFORE
-  const Pack<T, V> q = load<V>(residual + row + at), g = load<V>(gate + n * gate_step + at);
+  const Pack<T, V> q = load<V>(residual + row + at);
+#if GATE
+  const Pack<T, V> g = load<V>(gate + n * gate_step + at);
   for (int i = 0; i < V; i++) p.e[i] = T(float(q.e[i]) + float(g.e[i]) * float(p.e[i]));
+#else
+  for (int i = 0; i < V; i++) p.e[i] = T(float(q.e[i]) + float(p.e[i]));
+#endif
   store<V>(x + row + at, p);
 #endif
   for (int i = 0; i < V; i++) {

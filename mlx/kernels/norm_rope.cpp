@@ -1,9 +1,11 @@
 // A block normalizes the queries and keys of one token, heads of D elements in consecutive columns, by
-// the root of their mean square, and rotates their pairs (2i, 2i+1), or across halves. Tokens are those
-// of the text, of which there may be none, followed by those of the image. A warp has every warps-th
-// head, whose halves are in its lanes 0 to 15 and 16 to 31.
-const int V = D / 32; // elements a thread
-const int lane = tid % 32, warps = threads / 32;
+// the root of their mean square if NORM is set, and rotates their pairs (2i, 2i+1), or with HALVES
+// (i, i+D/2), or with ACROSS each element with the one D/2 away, by its own angle. Tokens are those of the
+// text, of which there may be none, followed by those of the image. A warp has every warps-th head; with
+// ACROSS its halves are in lanes 0 to 15 and 16 to 31.
+const int P = D / 64; // pairs a thread
+const int apart = HALVES ? D / 2 : P; // from the first elements of a thread to its others
+const int lane = tid % 32, warps = threads / 32, at = HALVES ? lane * P : lane * 2 * P;
 #if TEXT
 const int before = text_tokens;
 #else
@@ -12,43 +14,51 @@ const int before = 0;
 const int tokens = before + image_tokens, t = block % tokens, n = block / tokens;
 
 const GLOBAL T* x = image + (long(n) * image_tokens + t - before) * image_width + image_column;
+#if NORM
 const GLOBAL T* of_q = image_norm_q;
 const GLOBAL T* of_k = image_norm_k;
 float eps = image_eps;
+#endif
 #if TEXT
 if (t < before) {
   x = text + (long(n) * text_tokens + t) * text_width + text_column;
+#if NORM
   of_q = text_norm_q;
   of_k = text_norm_k;
   eps = text_eps;
+#endif
 }
 #endif
-const Pack<float, V / 2> c = load<V / 2>(cosines + long(t) * (D / 2) + lane * (V / 2));
-const Pack<float, V / 2> s = load<V / 2>(sines + long(t) * (D / 2) + lane * (V / 2));
-const Pack<T, V> norm_q = load<V>(of_q + lane * V), norm_k = load<V>(of_k + lane * V);
+const Pack<float, P> c = load<P>(cosines + long(t) * (D / 2) + lane * P);
+const Pack<float, P> s = load<P>(sines + long(t) * (D / 2) + lane * P);
+
+#if NORM
+const Pack<T, 2 * P> norm_q = load_parts<2 * P>(of_q + at, apart), norm_k = load_parts<2 * P>(of_k + at, apart);
+#endif
 
 for (int h = tid / 32; h < heads; h += warps) {
-  const Pack<T, V> in = load<V>(x + h * D + lane * V);
-  const Pack<T, V> w = h < queries ? norm_q : norm_k;
-  float v[V];
+  const Pack<T, 2 * P> in = load_parts<2 * P>(x + h * D + at, apart);
+  float v[2 * P];
+  for (int i = 0; i < 2 * P; i++) v[i] = float(in.e[i]);
+#if NORM
+  const Pack<T, 2 * P> w = h < queries ? norm_q : norm_k;
   float sum = 0;
-  for (int i = 0; i < V; i++) {
-    v[i] = float(in.e[i]);
-    sum += v[i] * v[i];
-  }
+  for (int i = 0; i < 2 * P; i++) sum += v[i] * v[i];
   const float r = RSQRT(warp_sum(sum) / D + eps);
-  Pack<T, V> out;
+  for (int i = 0; i < 2 * P; i++) v[i] = v[i] * r * float(w.e[i]);
+#endif
+  Pack<T, 2 * P> out;
 #if ACROSS
-  for (int i = 0; i < V; i++) {
-    const float a = v[i] * r * float(w.e[i]), b = warp_xor(a, 16);
-    out.e[i] = T(a * c.e[i / 2] + (lane < 16 ? -b : b) * s.e[i / 2]);
+  for (int i = 0; i < 2 * P; i++) {
+    const float other = warp_xor(v[i], 16);
+    out.e[i] = T(v[i] * c.e[i / 2] + (lane < 16 ? -other : other) * s.e[i / 2]);
   }
 #else
-  for (int i = 0; i < V; i += 2) {
-    const float a = v[i] * r * float(w.e[i]), b = v[i + 1] * r * float(w.e[i + 1]);
-    out.e[i] = T(a * c.e[i / 2] - b * s.e[i / 2]);
-    out.e[i + 1] = T(a * s.e[i / 2] + b * c.e[i / 2]);
+  for (int i = 0; i < P; i++) {
+    const int first = HALVES ? i : 2 * i, second = HALVES ? P + i : 2 * i + 1;
+    out.e[first] = T(v[first] * c.e[i] - v[second] * s.e[i]);
+    out.e[second] = T(v[first] * s.e[i] + v[second] * c.e[i]);
   }
 #endif
-  store<V>(y + (long(block) * heads + h) * D + lane * V, out);
+  store_parts<2 * P>(y + (long(block) * heads + h) * D + at, apart, out);
 }

@@ -85,7 +85,7 @@ func NewScaledRope(positions [][]int, frequencies []float32, factor float64) Rop
 
 // Concat returns the table of the positions of r followed by those of s.
 func (r Rope) Concat(s Rope) Rope {
-	return Rope{Cos: mlx.Concat(0, r.Cos, s.Cos), Sin: mlx.Concat(0, r.Sin, s.Sin), Across: r.Across}
+	return Rope{Cos: mlx.Concat(0, r.Cos, s.Cos), Sin: mlx.Concat(0, r.Sin, s.Sin), Layout: r.Layout}
 }
 
 // Batched returns the table of B sequences of L positions each, for x [B, H, L, D], from that of all
@@ -95,11 +95,11 @@ func (r Rope) Batched(length int) Rope {
 		return r
 	}
 	shape := []int{-1, 1, length, r.Cos.Dim(1)}
-	return Rope{Cos: r.Cos.Reshape(shape...), Sin: r.Sin.Reshape(shape...), Across: r.Across}
+	return Rope{Cos: r.Cos.Reshape(shape...), Sin: r.Sin.Reshape(shape...), Layout: r.Layout}
 }
 
 // Interleaved rotates the pairs (2i, 2i+1) of x [B, H, L, D], in float32, as the
-// image transformers do, or with Across as [mlx.RopeTable] describes.
+// image transformers do, or as the table's layout says.
 func (r Rope) Interleaved(x *mlx.Array) *mlx.Array { return mlx.RopeTable(r).Rotate(x) }
 
 // HalfSplit rotates the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the
@@ -108,15 +108,5 @@ func (r Rope) HalfSplit(x *mlx.Array) *mlx.Array {
 	if d := 2 * r.Cos.Dim(-1); d < x.Dim(-1) {
 		return mlx.Concat(-1, r.HalfSplit(x.Slice(3, 0, d)), x.Slice(3, d, x.Dim(3)))
 	}
-	halves := x.Split(2, -1)
-	a, b := r.rotate(halves[0], halves[1])
-	return mlx.Concat(-1, a, b)
-}
-
-// rotate casts right before and after the arithmetic, so that MLX fuses the casts with
-// it when it compiles.
-func (r Rope) rotate(a, b *mlx.Array) (*mlx.Array, *mlx.Array) {
-	dtype := a.Dtype()
-	a, b = a.AsType(mlx.Float32), b.AsType(mlx.Float32)
-	return a.Mul(r.Cos).Sub(b.Mul(r.Sin)).AsType(dtype), a.Mul(r.Sin).Add(b.Mul(r.Cos)).AsType(dtype)
+	return mlx.RotateHalves(x, r.Cos, r.Sin)
 }

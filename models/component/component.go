@@ -221,6 +221,7 @@ type Folder struct {
 	Points *hooks.Points // the tap points of the pipeline
 	// Absent has the folders of components that do not exist and may not be needed.
 	Absent map[string]bool
+	Random bool // language models have random weights, whatever files there are
 }
 
 // Config reads a component's config.json into c, which holds the defaults, and

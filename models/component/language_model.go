@@ -30,11 +30,12 @@ func (f *Folder) LanguageModel(name, dir string, hiddenStates ...int) (Component
 	file := path.Join(dir, ConfigFile)
 	var config struct {
 		Architectures []string `json:"architectures"`
+		ClassName     string   `json:"_class_name"` // of built-in configs
 	}
 	if err := checkpoint.ReadJSON(f.FS, file, &config); err != nil {
 		return Component{}, nil, err
 	}
-	class := Find(cmp.Or(append(config.Architectures, "")...))
+	class := Find(cmp.Or(append(config.Architectures, config.ClassName)...))
 	if class == nil || class.LanguageModel == nil {
 		return Component{}, nil, fmt.Errorf("%w: %s: architectures %q, expected a language model (%s)", errs.ErrUnsupported,
 			checkpoint.FullName(f.FS, file), config.Architectures, strings.Join(languageModels(), ", "))
@@ -84,7 +85,7 @@ func languageModels() (names []string) {
 // tensorNames returns the names of a component's tensors, nil if it has no files, as with random weights.
 func (f *Folder) tensorNames(dir string) (names []string, err error) {
 	folders, err := checkpoint.WeightFolders(f.FS)
-	if err != nil || !slices.Contains(folders, dir) {
+	if err != nil || f.Random || !slices.Contains(folders, dir) {
 		return nil, err
 	}
 	ck, err := checkpoint.OpenCheckpoint(f.FS, dir)

@@ -47,7 +47,7 @@ var QwenImage21 = &Family{
 	),
 	Rewriter: &Rewriter{ // its makers' own model for this, a fine-tuned Qwen3.5, can be named instead
 		Generate: ownGenerate, Edit: ownEdit, Source: ownRewriter.Source,
-		Sampling: textgen.Sampling{Temperature: 1, TopK: 20, TopP: 0.95, PresencePenalty: 1.5}, MaxTokens: 4096,
+		Sampling: textgen.Sampling{Temperature: 1, TopK: 20, TopP: 0.95, PresencePenalty: 1.5}, EditPresence: new(float64), MaxTokens: 4096,
 	},
 	Help: Help{
 		Guidance: "1 or less disables it for Qwen-Image-2.1, which is made for that",

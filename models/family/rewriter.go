@@ -11,6 +11,8 @@ type Rewriter struct {
 	// Sampling are the published values, and MaxTokens the largest number of tokens of a rewritten prompt.
 	Sampling  textgen.Sampling
 	MaxTokens int
+	// EditPresence is the presence penalty for edits, if it differs from that of Sampling.
+	EditPresence *float64
 	// Thinking reports that the model thinks first, with a number of tokens at most.
 	Thinking       bool
 	ThinkingBudget int
@@ -52,6 +54,15 @@ func (r *Rewriter) System(edit bool) string {
 		return r.Edit + rewriterRules
 	}
 	return r.Generate + rewriterRules
+}
+
+// SamplingFor returns the sampling for images from a prompt alone, or for edits.
+func (r *Rewriter) SamplingFor(edit bool) textgen.Sampling {
+	s := r.Sampling
+	if edit && r.EditPresence != nil {
+		s.PresencePenalty = *r.EditPresence
+	}
+	return s
 }
 
 // Describe is the question for a prompt that would draw an image again.

@@ -148,3 +148,18 @@ func TestBPELongWord(t *testing.T) {
 		t.Errorf("took %s", time.Since(start))
 	}
 }
+
+// TestSpellWholeWords spells tokens that no merge makes, as those of Mistral's vocabulary.
+func TestSpellWholeWords(t *testing.T) {
+	e := &bpe{whole: map[string]uint32{"a": 0, "Ġcat": 2, "é": 3, "<s>": 4}, added: []addedToken{{ID: 4, Content: "<s>", Special: true}}}
+	for i := range e.ids {
+		e.ids[i] = noID
+	}
+	e.ids['a'] = 0
+	e.spellAll()
+	for id, want := range []string{"a", "", " cat", "\xe9", ""} {
+		if got := string(e.spelling[id]); got != want {
+			t.Errorf("token %d is %q, expected %q", id, got, want)
+		}
+	}
+}

@@ -115,7 +115,8 @@ func (t *Tokenizer) Bytes(id int32) ([]byte, error) {
 	return e.spelling[id], nil
 }
 
-// spellAll fills the table of what tokens stand for. A token is a byte, a merge of two others, or added.
+// spellAll fills the table of what tokens stand for. A token is a byte, a merge of two others, a word that is
+// not merged, or added.
 func (e *bpe) spellAll() {
 	var size uint32
 	for _, id := range slices.Concat(e.ids[:inside], e.merges.ids) {
@@ -125,6 +126,9 @@ func (e *bpe) spellAll() {
 	}
 	for _, t := range e.added {
 		size = max(size, t.ID+1)
+	}
+	for _, id := range e.whole {
+		size = max(size, id+1)
 	}
 	bytes := make([][]byte, size)
 	for i, id := range e.ids[:inside] {
@@ -139,6 +143,18 @@ func (e *bpe) spellAll() {
 	for rank, pair := range pairs { // the tokens of a merge result from earlier ones
 		if id := e.merges.ids[rank]; bytes[id] == nil {
 			bytes[id] = slices.Concat(bytes[pair>>32], bytes[uint32(pair)])
+		}
+	}
+	of := map[rune]byte{}
+	for i, c := range characters {
+		of[[]rune(c)[0]] = byte(i)
+	}
+	for word, id := range e.whole {
+		if bytes[id] != nil {
+			continue
+		}
+		for _, c := range word {
+			bytes[id] = append(bytes[id], of[c])
 		}
 	}
 	for _, t := range e.added {

@@ -435,3 +435,36 @@ func BenchmarkAttention(b *testing.B) {
 	}
 	b.ReportMetric(float64(4*heads*length*length*dim)*float64(b.N)/float64(b.Elapsed().Nanoseconds()), "GFLOP/s")
 }
+
+func TestRows(t *testing.T) {
+	if !Vector() {
+		t.Skip("no kernels in assembly")
+	}
+	for _, s := range []struct{ m, n, k int }{{1, 4, 16}, {1, 300, 1024}, {3, 8, 48}, {4, 132, 4096}} {
+		x, w := random(s.m*s.k, 1), random(s.n*s.k, 2)
+		half := make([]uint16, len(w))
+		for i := range w {
+			half[i] = uint16(math.Float32bits(w[i]) >> 16)
+		}
+		for name, wide := range map[string]func(i int) float64{
+			"float32":  func(i int) float64 { return float64(w[i]) },
+			"bfloat16": func(i int) float64 { return float64(math.Float32frombits(uint32(half[i]) << 16)) },
+		} {
+			want, got := make([]float64, s.m*s.n), make([]float32, s.m*s.n)
+			for i := range want {
+				for l := range s.k {
+					want[i] += float64(x[i/s.n*s.k+l]) * wide(i%s.n*s.k+l)
+				}
+			}
+			if name == "float32" {
+				Rows(got, x, w, s.n, s.k)
+			} else {
+				RowsBFloat16(got, x, half, s.n, s.k)
+			}
+			compare(t, fmt.Sprint(name, s), got, want, 2e-6)
+		}
+	}
+	if RowsFit(3, 16) || RowsFit(4, 8) || RowsFit(0, 16) {
+		t.Error("rows that do not fit")
+	}
+}

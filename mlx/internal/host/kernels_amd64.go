@@ -48,3 +48,11 @@ func winogradOutputAVX2(pixels *[4]*float32, src *float32, stride int, bias *flo
 //
 //go:noescape
 func unrotateAVX2(dst *uint16, src *int8, spare *float32, groups int, scale float32)
+
+// The dot products of x [n] with four rows of w, stride elements apart; n is a multiple of 16.
+//
+//go:noescape
+func dot4AVX2(dst, x, w *float32, stride, n int)
+
+//go:noescape
+func dot4BFloat16AVX2(dst, x *float32, w *uint16, stride, n int)

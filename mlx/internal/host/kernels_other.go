@@ -20,3 +20,5 @@ func unrotateAVX2(dst *uint16, src *int8, spare *float32, groups int, scale floa
 func winogradOutputAVX2(pixels *[4]*float32, src *float32, stride int, bias *float32, n int) {
 	panic("host")
 }
+func dot4AVX2(dst, x, w *float32, stride, n int)                 { panic("host") }
+func dot4BFloat16AVX2(dst, x *float32, w *uint16, stride, n int) { panic("host") }

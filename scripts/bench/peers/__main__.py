@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from . import __doc__ as description
-from . import compare, process, tables, timing
+from . import compare, process, tables, text, timing
 from .cases import DTYPES, ENGINES, FAMILIES, PARTS, Case, Unsupported
 
 SIZES = (512, 1024, 2048)
@@ -96,6 +96,20 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--family", choices=FAMILIES, required=True)
     c.add_argument("--tiny", action="store_true")
 
+    c = commands.add_parser("text", help="compare gomflux bench --text-tokens with transformers' generate, in turn")
+    c.set_defaults(run=text.compare)
+    c.add_argument("--engines", nargs="+", choices=text.ENGINES, metavar="ENGINE", help=f"{', '.join(text.ENGINES)} (default: all)")
+    c.add_argument("--rounds", type=positive, default=2, help="processes of each engine (default: 2: A B B A)")
+    c.add_argument("--gomflux", default="bin/gomflux", help="the program (default: bin/gomflux)")
+    c.add_argument("--quantize", type=int, choices=(3, 4, 5, 6, 8), help="bits of gomflux's weights")
+    c.add_argument("--timeout", type=positive, metavar="SECONDS", help="of a process")
+    text_arguments(c)
+
+    c = commands.add_parser("text-peer", help="measure transformers' generate, in this process")
+    c.set_defaults(run=text.peer)
+    c.add_argument("--static", action="store_true", help="with a static cache, which transformers compiles")
+    text_arguments(c)
+
     c = commands.add_parser("selftest", help="run the tests of this package")
     c.set_defaults(run=selftest)
     return top
@@ -110,6 +124,15 @@ def case_arguments(c):
     c.add_argument("--device", choices=("cpu", "cuda", "mps"), help="default: a GPU if there is one")
     c.add_argument("--tiny", action="store_true", help="small dimensions, to try a command")
     c.add_argument("--inpaint", action="store_true", help="inpaint half of an image")
+
+
+def text_arguments(c):
+    c.add_argument("--model", choices=text.MODELS, default="qwen3-4b", help="default: qwen3-4b")
+    c.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: bfloat16")
+    c.add_argument("--tokens", type=positive, default=512, help="tokens of the prompt (default: 512)")
+    c.add_argument("--text-tokens", type=positive, default=512, help="tokens to write, at least 2 (default: 512)")
+    c.add_argument("--repeats", type=positive, default=3, help="times that a process writes them (default: 3)")
+    c.add_argument("--device", choices=("cpu", "cuda", "mps"), help="default: a GPU if there is one")
 
 
 def table_arguments(c):

@@ -37,6 +37,12 @@ RESULTS
   memory    the weights, and the peak of MLX's arrays in a run
   load      the size of the weights in files, and how fast they were read
 
+TEXT
+--text-tokens N generates no image: the model's text encoder, or the language
+model in a folder of its own, reads --prompt-tokens tokens and writes N, as for
+--enhance. The phases are load, read and token. Of memory bandwidth a token takes
+at least the size of the weights.
+
 A phase of a model with --low-ram includes loading components.
 
 On a machine with other work only ratios are meaningful: measure alternately,
@@ -84,8 +90,9 @@ With --json bench prints one object:
   image_tokens            tokens of the image and the reference images
   references, repeat      numbers of reference images and of runs after the
                           first
+  text_tokens             of --text-tokens
   inpaint                 whether a part of an image was generated, with a mask
-  phases                  an array with name (load, encode, references, step,
+  phases                  an array with name (load, read, token, encode, references, step,
                           decode, and image for all but load; with
                           --guidance-interval or --step-cache also steps,
                           all steps of a run, and no tflop of a step), first_s,
@@ -121,6 +128,7 @@ type benchOptions struct {
 	cli.ModelFlags
 	random        string
 	promptTokens  cli.Optional[int]
+	textTokens    cli.Optional[int]
 	size          cli.Optional[int]
 	height, width cli.Optional[int]
 	steps         cli.Optional[int]
@@ -140,7 +148,8 @@ type benchOptions struct {
 
 func NewCommand() *cobra.Command {
 	o := &benchOptions{
-		ModelFlags: cli.NewModelFlags(), promptTokens: cli.Count("tokens"), size: cli.Count("pixels"), height: cli.Count("pixels"),
+		ModelFlags: cli.NewModelFlags(), promptTokens: cli.Count("tokens"),
+		textTokens: cli.Count("tokens"), size: cli.Count("pixels"), height: cli.Count("pixels"),
 		width: cli.Count("pixels"), steps: cli.Count("number"), guidance: cli.Scale("scale"),
 		interval: cli.Parsed("start,stop", scheduler.ParsePart), stepCache: cli.Parsed("rule", stepcache.ParseRule),
 		references: cli.WholeFrom(0, "count"),
@@ -177,6 +186,7 @@ func NewCommand() *cobra.Command {
 	o.AddModel(f)
 	f.Var((*cli.ModelName)(&o.random), "random", "random weights of the size of this published model, or of the configs in this folder")
 	f.Var(&o.promptTokens, "prompt-tokens", "number of tokens of the prompt, with --random (default: 32)")
+	f.Var(&o.textTokens, "text-tokens", "measure the text encoder as a language model, which writes so many tokens")
 	f.Var(&o.size, "size", "height and width of the image (default: the model's)")
 	f.VarP(&o.height, "height", "H", "height of the image")
 	f.VarP(&o.width, "width", "W", "width of the image")
@@ -205,8 +215,18 @@ func (o *benchOptions) validate(given func(string) bool) error {
 		return cli.UsageErrorf("give either --model or --random")
 	case given("base-model") && given("random"):
 		return cli.UsageErrorf("--base-model has no effect with --random")
-	case given("prompt-tokens") && !given("random"):
-		return cli.UsageErrorf("--prompt-tokens has no effect without --random")
+	case given("prompt-tokens") && !given("random") && !given("text-tokens"):
+		return cli.UsageErrorf("--prompt-tokens has no effect without --random or --text-tokens")
+	case given("text-tokens"):
+		if o.textTokens.OrZero() < 2 {
+			return cli.UsageErrorf("--text-tokens %d: must be at least 2 (the first is drawn with the prompt)", o.textTokens.OrZero())
+		}
+		for _, name := range []string{"size", "height", "width", "steps", "guidance", "guidance-interval", "step-cache", "references",
+			"inpaint", "low-ram", "profile", "tune"} {
+			if given(name) {
+				return cli.UsageErrorf("--%s has no effect with --text-tokens", name)
+			}
+		}
 	case given("size") && (given("height") || given("width")):
 		return cli.UsageErrorf("give either --size or --height and --width")
 	case o.JSON && o.share:

@@ -36,6 +36,7 @@ type benchReport struct {
 	SkippedNegative []int             `json:"skipped_negative_steps,omitempty"`
 	PromptTokens    int               `json:"prompt_tokens"`
 	ImageTokens     int               `json:"image_tokens"`
+	TextTokens      int               `json:"text_tokens,omitempty"`
 	References      int               `json:"references"`
 	Inpaint         bool              `json:"inpaint,omitempty"`
 	Repeat          int               `json:"repeat"`
@@ -78,7 +79,7 @@ type benchVersions struct {
 }
 
 // benchPhases are the phases in the order of the report.
-var benchPhases = []string{"load", "encode", "references", "step", "steps", "decode", "image"}
+var benchPhases = []string{"load", "read", "token", "encode", "references", "step", "steps", "decode", "image"}
 
 // finish computes the phases from their times.
 func (r *benchReport) finish(times map[string]*benchTimes) {
@@ -99,6 +100,8 @@ func (r *benchReport) finish(times map[string]*benchTimes) {
 		switch name {
 		case "load":
 			p.Read = rounded(float64(r.fileBytes)/1e9/t.first, 4)
+		case "token":
+			p.Operations = r.operations
 		case "step":
 			flops, p.Operations = r.stepFLOPs, r.operations
 		case "decode":
@@ -173,6 +176,11 @@ func (r *benchReport) settingsText(p *ui.Page) {
 		words = append(words, "tuned ("+r.Tuning+")")
 	}
 	p.Printf("%s\n", strings.Join(words, ", "))
+	if r.TextTokens > 0 {
+		p.Printf("%s, %s of text, %s after the first\n", ui.Plural(r.PromptTokens, "prompt token"), ui.Plural(r.TextTokens, "token"),
+			ui.Plural(r.Repeat, "run"))
+		return
+	}
 	guidance := fmt.Sprintf("%g", r.Guidance)
 	if part := scheduler.Part(r.Interval); part != nil {
 		guidance += fmt.Sprintf(" in %s of the steps", part)
@@ -209,7 +217,9 @@ func (r *benchReport) resultsText(p *ui.Page) {
 	p.Table(table)
 	p.Printf("\n")
 	line := p.Fields(10)
-	line("matmul", "%.3g TFLOP/s (%dx%d)", r.Matmul, r.MatmulSize, r.MatmulSize)
+	if r.MatmulSize > 0 {
+		line("matmul", "%.3g TFLOP/s (%dx%d)", r.Matmul, r.MatmulSize, r.MatmulSize)
+	}
 	above := ""
 	if extra := int64(r.PeakMemory) - r.Weights; extra > 0 && !r.LowRAM {
 		above = fmt.Sprintf(", %s above the weights", units.Bytes(extra))
@@ -218,6 +228,10 @@ func (r *benchReport) resultsText(p *ui.Page) {
 		units.Bytes(r.Estimated))
 	if p := r.Phases[0]; p.Read > 0 {
 		line("load", "%s, %.3g GB/s", units.Bytes(r.fileBytes), p.Read)
+	}
+	if r.TextTokens > 0 {
+		steady := r.Phases[len(r.Phases)-1].Steady
+		line("tokens", "%.4g/s, weights read at %.3g GB/s", 1/steady, float64(r.Weights)/1e9/steady)
 	}
 	if r.operations > 0 {
 		line("operations", "%d in a step", r.operations)

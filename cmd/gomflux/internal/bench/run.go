@@ -61,12 +61,13 @@ func (b *benchmark) run(ctx context.Context) error {
 	b.times = map[string]*benchTimes{}
 	b.progress = b.out.StartProgress(ctx)
 	defer b.progress.Close()
-	if err := b.load(ctx, fsys, defaults); err != nil {
-		return cli.Coded(cli.ExitModel, cli.ModelError(err))
+	if n := b.textTokens.OrZero(); n > 0 {
+		err = b.text(ctx, fsys, n)
+	} else {
+		err = b.image(ctx, fsys, defaults)
 	}
-	defer b.pipeline.Close()
-	if err := b.measure(ctx); err != nil {
-		return cli.ModelError(err)
+	if err != nil {
+		return err
 	}
 	b.report.finish(b.times)
 	b.report.share = b.share
@@ -77,6 +78,15 @@ func (b *benchmark) run(ctx context.Context) error {
 		b.report.Versions.BLAS = filepath.Base(lib.BLAS)
 	}
 	return nil
+}
+
+// image measures the generation of an image.
+func (b *benchmark) image(ctx context.Context, fsys fs.FS, defaults *family.Defaults) error {
+	if err := b.load(ctx, fsys, defaults); err != nil {
+		return cli.Coded(cli.ExitModel, cli.ModelError(err))
+	}
+	defer b.pipeline.Close()
+	return cli.ModelError(b.measure(ctx))
 }
 
 // findModel finds the files of the model.
@@ -94,6 +104,11 @@ func (b *benchmark) findModel() (fs.FS, *family.Defaults, error) {
 		return s.FS(), (*family.Defaults)(s.Defaults()), nil
 	}
 	s, err := catalog.FindConfigs(b.random)
+	if err != nil && b.textTokens.Given() { // a language model in a folder of its own
+		if folder, noFolder := catalog.Find(b.random); noFolder == nil {
+			s, err = folder, nil
+		}
+	}
 	if err != nil {
 		return nil, nil, cli.Coded(cli.ExitModel, err)
 	}
@@ -101,16 +116,16 @@ func (b *benchmark) findModel() (fs.FS, *family.Defaults, error) {
 	return s.FS, s.Defaults, nil
 }
 
-// load loads the model, or draws its weights.
-func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defaults) error {
-	o := models.LoadOptions{Defaults: defaults, LowRAM: b.lowRAM, Progress: b.show}
-	var err error
+// loadOptions returns the options with which any model is loaded.
+func (b *benchmark) loadOptions() (o models.LoadOptions, err error) {
+	o.Progress = b.show
+	o.Warn = func(message string) { mlx.Call(func() { b.out.Warn("%s", message) }) }
 	if o.Device, o.Dtype, err = b.Place(); err != nil {
-		return err
+		return o, err
 	}
 	if q := b.quantize.OrZero(); q != "" {
 		if o.Quantize, err = component.ParseQuantization(string(q), 0); err != nil {
-			return err
+			return o, err
 		}
 	}
 	if b.random != "" {
@@ -119,8 +134,17 @@ func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defau
 			o.Random.Dtype, _ = nn.FileDtype(*o.Dtype)
 		}
 	}
+	return o, nil
+}
+
+// load loads the model, or draws its weights.
+func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defaults) error {
+	o, err := b.loadOptions()
+	if err != nil {
+		return err
+	}
+	o.Defaults, o.LowRAM = defaults, b.lowRAM
 	o.Requests = func(p *models.Pipeline) []models.Request { return []models.Request{b.request(p, 0)} }
-	o.Warn = func(message string) { mlx.Call(func() { b.out.Warn("%s", message) }) }
 	start := time.Now()
 	err = mlx.Do(ctx, func() (err error) {
 		if b.pipeline, err = models.Load(fsys, o); err != nil {

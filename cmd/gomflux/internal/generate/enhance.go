@@ -20,6 +20,8 @@ func addEnhance(f *pflag.FlagSet, o *promptFlags) {
 	f.StringVar(&o.enhance, "enhance", "",
 		"let a language model rewrite the prompt first: the text encoder of the model, or =`MODEL`; Ctrl-C once keeps the prompt as typed")
 	f.Lookup("enhance").NoOptDefVal = ownRewriter
+	o.enhanceThinking = cli.Count("tokens")
+	f.Var(&o.enhanceThinking, "enhance-thinking", "let the language model think first, for at most so many tokens (default: no thinking)")
 }
 
 // A rewritten is where a prompt is from: the original prompt and the language model, both "" for a prompt
@@ -96,7 +98,8 @@ func (g *generation) enhancePrompt(ctx context.Context, source *gomflux.Source, 
 	open := g.OpenOptions()
 	g.WeightFlags.Open(open)
 	o := &gomflux.LanguageOptions{
-		Seed: g.seed(i * g.each), Height: g.options.Height, Width: g.options.Width, Device: open.Device, Dtype: open.Dtype, Quantize: open.Quantize,
+		Seed: g.seed(i * g.each), Thinking: g.enhanceThinking.OrZero(), Height: g.options.Height, Width: g.options.Width,
+		Device: open.Device, Dtype: open.Dtype, Quantize: open.Quantize,
 		Progress: g.options.Progress, Warn: func(message string) {
 			writer.End()
 			g.out.Warn("%s", message)

@@ -46,6 +46,7 @@ type promptFlags struct {
 	refuseLongPrompts    bool
 	noLoRATags           bool
 	enhance              string // the language model that rewrites prompts, "" for none
+	enhanceThinking      cli.Optional[int]
 
 	promptGiven bool // by a flag
 }
@@ -242,6 +243,8 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return cli.UsageErrorf("--stepwise-image-output-dir: the folder name is empty")
 	case given("preview-decoder") && o.previewDecoder == "":
 		return cli.UsageErrorf("--preview-decoder: the name is empty")
+	case given("enhance-thinking") && o.enhance == "":
+		return cli.UsageErrorf("--enhance-thinking has no effect without --enhance")
 	case given("preview-decoder") && !o.preview.Given() && o.stepwise == "":
 		return cli.UsageErrorf("--preview-decoder has no effect without --preview or --stepwise-image-output-dir")
 	}
