@@ -57,7 +57,9 @@ func newPass(cache *Cache, batch, tokens int, dtype mlx.Dtype) *pass {
 
 // attention returns the options of a layer's attention.
 func (p *pass) attention(layer int) nn.AttentionOptions {
-	o := nn.AttentionOptions{Rotate: p.rope.HalfSplit, Queries: p.queries, Causal: p.mask == nil, Valid: p.valid, First: p.padding, Mask: p.mask}
+	o := nn.AttentionOptions{
+		Rotate: p.rope.HalfSplit, Queries: p.queries, Causal: p.mask == nil, Valid: p.valid, First: p.padding, Mask: p.mask,
+	}
 	if len(p.cache.layers) > 0 {
 		o.Cache = func(k, v *mlx.Array) (*mlx.Array, *mlx.Array) { return p.cache.extend(layer, k, v) }
 	}

@@ -96,7 +96,8 @@ func (g *generation) enhancePrompt(ctx context.Context, source *gomflux.Source, 
 	open := g.OpenOptions()
 	g.WeightFlags.Open(open)
 	o := &gomflux.LanguageOptions{
-		Seed: g.seed(i * g.each), Height: g.options.Height, Width: g.options.Width, Device: open.Device, Dtype: open.Dtype, Quantize: open.Quantize,
+		Seed: g.seed(i * g.each), Height: g.options.Height, Width: g.options.Width,
+		Device: open.Device, Dtype: open.Dtype, Quantize: open.Quantize,
 		Progress: g.options.Progress, Warn: func(message string) {
 			writer.End()
 			g.out.Warn("%s", message)
