@@ -116,7 +116,8 @@ func TestEnhanceQuotes(t *testing.T) {
 			t.Errorf("a model that writes nothing: %v", err)
 		}
 		long := strings.Repeat("word ", 50_000)
-		if _, err = m.Enhance(long, nil, false, size, r, 1, nil); err == nil || !strings.Contains(err.Error(), "the language model can see") {
+		_, err = m.Enhance(long, nil, false, size, r, 1, nil)
+		if err == nil || !strings.Contains(err.Error(), "the language model can see") {
 			t.Errorf("a long prompt: %v", err)
 		}
 	})
