@@ -6,6 +6,7 @@ import (
 	"image"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -96,27 +97,28 @@ func TestEnhanceQuotes(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		r := family.RewriterFor("ZImagePipeline")
+		r, size := family.RewriterFor("ZImagePipeline"), image.Pt(32, 48)
 		r.MaxTokens = 8
 		lines := 0
 		count := func(p textgen.Piece) { lines += strings.Count(p.Text, "\n") }
-		e, err := m.Enhance(`a sign with "FOX 42"`, nil, false, image.Pt(32, 48), r, 1, count)
+		e, err := m.Enhance(`a sign with "FOX 42"`, nil, false, size, r, 1, count)
 		if err != nil || e.Lost != "FOX 42" || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
 			t.Errorf("%+v, %v, asked %d times", e, err, lines)
 		}
-		e, err = m.Enhance("a sign", nil, false, image.Pt(32, 48), r, 1, nil)
+		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
 		if err != nil || e.Lost != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
 			t.Errorf("%+v, %v", e, err)
 		}
-		if _, err = m.Enhance(" \n", nil, false, image.Pt(32, 48), r, 1, nil); !errors.Is(err, errs.ErrRequest) {
+		if _, err = m.Enhance(" \n", nil, false, size, r, 1, nil); !errors.Is(err, errs.ErrRequest) {
 			t.Errorf("an empty prompt: %v", err)
 		}
 		r.MaxTokens = 0
-		if _, err = m.Enhance("a sign", nil, false, image.Pt(32, 48), r, 1, nil); err == nil || !strings.Contains(err.Error(), "wrote nothing") {
+		if _, err = m.Enhance("a sign", nil, false, size, r, 1, nil); err == nil || !strings.Contains(err.Error(), "wrote nothing") {
 			t.Errorf("a model that writes nothing: %v", err)
 		}
 		long := strings.Repeat("word ", 50_000)
-		if _, err = m.Enhance(long, nil, false, image.Pt(32, 48), r, 1, nil); err == nil || !strings.Contains(err.Error(), "the language model can see") {
+		_, err = m.Enhance(long, nil, false, size, r, 1, nil)
+		if err == nil || !strings.Contains(err.Error(), "the language model can see") {
 			t.Errorf("a long prompt: %v", err)
 		}
 	})
@@ -200,5 +202,61 @@ func TestLanguageErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Close()
+	})
+}
+
+// TestOwnEnhancer rewrites prompts with the component that ERNIE-Image's folders may have for it. The ids are
+// those of transformers' tokenizer for the text of its apply_chat_template.
+func TestOwnEnhancer(t *testing.T) {
+	files := fstest.MapFS{}
+	read := func(from, to string) {
+		data, err := os.ReadFile("testdata/ernie-image/model/" + from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[to] = &fstest.MapFile{Data: data}
+	}
+	read("tokenizer/tokenizer.json", "pe_tokenizer/tokenizer.json")
+	read("tokenizer/tokenizer_config.json", "pe_tokenizer/tokenizer_config.json")
+	text := func(name, text string) { files[name] = &fstest.MapFile{Data: []byte(text)} }
+	text("pe_tokenizer/chat_template.jinja", `{{ bos_token }}[INST]{% for m in messages %}Rewrite: {{ m.content }}{% endfor %}[/INST]`+
+		`{% if add_generation_prompt %}Output:{% endif %}`)
+	text("pe/config.json", `{"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "vocab_size": 480, "hidden_size": 16,
+		"intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}`)
+	text("model_index.json", `{"_class_name": "ErnieImagePipeline", "pe": ["transformers", "Ministral3ForCausalLM"],
+		"text_encoder": ["transformers", "Mistral3Model"]}`)
+	r := family.RewriterFor("ErnieImagePipeline")
+	r.MaxTokens = 12
+	mlxtest.Do(t, func() {
+		cpu := mlx.CPU
+		m, err := models.LoadLanguageModel(files, models.LoadOptions{Device: &cpu, Random: &models.Random{Dtype: checkpoint.F32}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		enhance := func(size image.Point, seed uint64) models.Enhanced {
+			e, err := m.Enhance("a <s> hat", nil, false, size, r, seed, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e
+		}
+		one := enhance(image.Pt(32, 48), 1)
+		if !one.Own || one.Text.Tokens != 12 || one.Text != enhance(image.Pt(32, 48), 1).Text {
+			t.Errorf("%+v", one)
+		}
+		if one.Text == enhance(image.Pt(48, 48), 1).Text || one.Text == enhance(image.Pt(32, 48), 2).Text {
+			t.Error("the text is the same for another size or seed")
+		}
+		message, err := r.Message("a “hat” <b>\u2028\\u2028\n", 32, 48)
+		if want := `{"prompt": "a “hat” <b>` + "\u2028" + `\\u2028\n", "width": 32, "height": 48}`; message != want || err != nil {
+			t.Errorf("found %s, expected %s", message, want)
+		}
+		ids, err := m.Encode([]textgen.Message{textgen.TextMessage("user", `{"prompt": "a hat"}`)})
+		want := []int32{1, 1, 3, 60, 79, 97, 92, 83, 284, 36, 231, 101, 12, 90, 92, 89, 87, 90, 94, 12, 36, 231, 12, 75, 231, 82, 282, 12,
+			103, 4}
+		if err != nil || !slices.Equal(ids, want) {
+			t.Errorf("%v, %v, expected %v", ids, err, want)
+		}
 	})
 }

@@ -38,7 +38,7 @@ func (r *ropeParameters) validate() error {
 	case kind == "default":
 		return nil
 	case !(r.Factor >= 1) || math.IsInf(r.Factor, 0) || r.Original < 1:
-		return fmt.Errorf("rope_type yarn with factor %g and original_max_position_embeddings %d: expected at least 1", r.Factor, r.Original)
+		return fmt.Errorf("yarn with factor %g and original_max_position_embeddings %d: expected at least 1", r.Factor, r.Original)
 	case r.BetaFast < 0 || r.BetaSlow < 0 || r.Llama4Beta < 0:
 		return fmt.Errorf("beta_fast %g, beta_slow %g, llama_4_scaling_beta %g: must not be negative", r.BetaFast, r.BetaSlow, r.Llama4Beta)
 	}

@@ -41,7 +41,8 @@ type Template struct {
 	file     string
 	source   string
 	template *jinja.Template
-	images   *Template // for conversations with images, nil if this one is
+	special  map[string]any // bos_token and eos_token of the tokenizer's config
+	images   *Template      // for conversations with images, nil if this one is
 }
 
 // chatML is the template of Qwen's models whose folders have no template, such as Krea 2's text encoder.
@@ -62,6 +63,9 @@ const maxTemplate = 1 << 20
 // them: the tokenizers of Qwen-Image have the template of the language model without vision.
 func ReadTemplate(fsys fs.FS, t *tokenizer.Tokenizer, dirs ...string) (*Template, error) {
 	template, err := readTemplate(fsys, t, dirs)
+	if err == nil {
+		template.special, err = specialTokens(fsys, dirs[len(dirs)-1])
+	}
 	if err == nil && !template.SeesImages() {
 		if _, ok := t.ID("<|vision_start|>"); ok {
 			template.images, err = parseTemplate("the chat template of Qwen", chatML)
@@ -102,6 +106,23 @@ func readTemplate(fsys fs.FS, t *tokenizer.Tokenizer, dirs []string) (*Template,
 		}
 	}
 	return parseTemplate("the chat template of Qwen", chatML)
+}
+
+// specialTokens reads the tokens that templates may name from a tokenizer's config. Each is a text, or an
+// object with one.
+func specialTokens(fsys fs.FS, dir string) (map[string]any, error) {
+	special, config := map[string]any{}, map[string]json.RawMessage{}
+	err := checkpoint.ReadJSON(fsys, path.Join(dir, "tokenizer_config.json"), &config)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, name := range []string{"bos_token", "eos_token"} {
+		var token struct{ Content string }
+		if json.Unmarshal(config[name], &token.Content) == nil || json.Unmarshal(config[name], &token) == nil {
+			special[name] = token.Content
+		}
+	}
+	return special, nil
 }
 
 // defaultTemplate returns the template in a value of chat_template: a text, or a list of named texts.
@@ -219,6 +240,9 @@ func (t *Template) render(messages []Message, thinking, answer bool) ([]tokenize
 	}
 	values := map[string]jinja.Value{"range": jinja.NewCallable("range", shortRange)}
 	for name, v := range map[string]any{"messages": list, "add_generation_prompt": answer, "enable_thinking": thinking} {
+		values[name] = jinja.FromGoValue(v)
+	}
+	for name, v := range t.special {
 		values[name] = jinja.FromGoValue(v)
 	}
 	rendered, err := t.template.RenderValues(values)

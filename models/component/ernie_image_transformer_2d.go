@@ -20,9 +20,10 @@ var ErnieImageTransformer2DModel = &Class{
 	Original: []*layout.Table{{
 		Prefixes: transformerPrefixes, Signature: []string{"adaLN_modulation.1.weight", "layers.0.adaLN_sa_ln.weight"},
 	}},
-	LoRA:     layout.Rename("adaln_modulation", "adaLN_modulation.1"), // mflux
-	LoRAHint: &lora.Hint{For: "ERNIE-Image", Names: regexp.MustCompile(`layers[._]\d+[._](self_attention[._]to_|mlp[._](gate_proj|up_proj|linear_fc2))`)},
-	Infer:    inferErnieImage,
+	LoRA: layout.Rename("adaln_modulation", "adaLN_modulation.1"), // mflux
+	LoRAHint: &lora.Hint{For: "ERNIE-Image", Names: regexp.MustCompile(
+		`layers[._]\d+[._](self_attention[._]to_|mlp[._](gate_proj|up_proj|linear_fc2))`)},
+	Infer: inferErnieImage,
 	Quantization: []QuantizationRule{
 		{"text_proj", 8}, {"time_embedding.*", 8}, {"adaLN_modulation.*", 8}, {"final_norm.linear", 8}, {"final_linear", 8},
 	},

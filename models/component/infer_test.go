@@ -34,6 +34,8 @@ func TestInfer(t *testing.T) {
 	zimage.AxesLens = []int{1536, 512, 512}
 	qwen := transformer.DefaultQwenImageConfig()
 	krea2 := transformer.DefaultKrea2Config()
+	ernie := transformer.DefaultErnieImageConfig()
+	ernie.HiddenSize, ernie.NumAttentionHeads, ernie.NumLayers, ernie.FFNHiddenSize, ernie.TextInDim = 4096, 32, 36, 12288, 3072
 	qwen21 := transformer.DefaultQwenImage21Config()
 	qwen21.OutChannels = &qwen21.InChannels
 
@@ -111,6 +113,8 @@ func TestInfer(t *testing.T) {
 		{"Qwen-Image-2.1", component.QwenImage21Transformer2DModel, transformer.NewQwenImage21(qwen21), &qwen21,
 			defaultOf(transformer.DefaultQwenImage21Config)},
 		{"Krea 2", component.Krea2Transformer2DModel, transformer.NewKrea2(krea2), &krea2, defaultOf(transformer.DefaultKrea2Config)},
+		{"ERNIE-Image", component.ErnieImageTransformer2DModel, transformer.NewErnieImage(ernie), &ernie,
+			defaultOf(transformer.DefaultErnieImageConfig)},
 		{"FLUX.1's vae", component.AutoencoderKL, vae.NewKL(kl), &kl, defaultOf(vae.DefaultKLConfig)},
 		{"FLUX.2's vae", component.AutoencoderKLFlux2, vae.NewKLFlux2(kl2), &kl2, defaultOf(vae.DefaultKLFlux2Config)},
 		{"Qwen-Image's vae", component.AutoencoderKLQwenImage, vae.NewKLQwenImage(qwenVAE), &qwenVAE,

@@ -41,6 +41,7 @@ var mfluxComponents = []struct {
 	{qwen3VLTestdata + "qwen3vl-published", component.Qwen3VLForConditionalGeneration, component.Qwen3VLOfKrea2},
 	{qwen3VLTestdata + "qwen3vl-small", component.Qwen3VLForConditionalGeneration, component.Qwen3VLOfKrea2},
 	{"krea-2/model/transformer", component.Krea2Transformer2DModel, component.Krea2Transformer2DModel.MFlux[0]},
+	{"ernie-image-small/model/transformer", component.ErnieImageTransformer2DModel, component.ErnieImageTransformer2DModel.MFlux[0]},
 	{"qwen-image-ordinary/model/vae", component.AutoencoderKLQwenImage, component.AutoencoderKLQwenImage.MFlux[0]},
 }
 

@@ -9,8 +9,8 @@ import (
 
 // Mistral3ForConditionalGeneration is the text encoder of FLUX.2-dev and ERNIE-Image.
 var Mistral3ForConditionalGeneration = &Class{
-	Name: "Mistral3ForConditionalGeneration", Aliases: []string{Mistral3Model}, Library: "transformers", Role: TextEncoder, Folder: "text_encoder",
-	Prefix: "model.", Headed: true,
+	Name: "Mistral3ForConditionalGeneration", Aliases: []string{Mistral3Model}, Library: "transformers", Role: TextEncoder,
+	Folder: "text_encoder", Prefix: "model.", Headed: true,
 	// mflux 0.24 does not have FLUX.2-dev: the first names are those of transformers 5
 	MFlux: []*layout.Table{{
 		Metadata:  mfluxKey,

@@ -122,6 +122,10 @@ func declare(t testing.TB, class string, config json.RawMessage) any {
 		c := transformer.DefaultKrea2Config()
 		read(&c)
 		return transformer.NewKrea2(c)
+	case "ErnieImageTransformer2DModel":
+		c := transformer.DefaultErnieImageConfig()
+		read(&c)
+		return transformer.NewErnieImage(c)
 	case "CLIPTextModel":
 		c := textenc.DefaultCLIPTextConfig()
 		read(&c)

@@ -262,7 +262,7 @@ var namePatterns = slices.Concat(
 		{model: "krea2", from: "sd-scripts, musubi-tuner", prefixes: flatPrefixes, separator: "_", modules: originalKrea2()},
 	},
 	diffusersNames("flux"), diffusersNames("flux2"), diffusersNames("zimage"), diffusersNames("qwenimage"), diffusersNames("qwenimage21"),
-	diffusersNames("krea2"),
+	diffusersNames("krea2"), diffusersNames("ernie"),
 )
 
 // diffusersNames are the patterns of all layers of a transformer with diffusers' names.
@@ -642,7 +642,7 @@ func TestFormats(t *testing.T) {
 	for model, module := range map[string]string{
 		"flux": "transformer_blocks.1.ff.net.2", "flux2": "single_transformer_blocks.0.attn.to_out", "zimage": "layers.1.attention.to_k",
 		"qwenimage": "transformer_blocks.1.img_mlp.net.2", "qwenimage21": "transformer_blocks.0.attn.to_v",
-		"krea2": "transformer_blocks.1.attn.to_gate",
+		"krea2": "transformer_blocks.1.attn.to_gate", "ernie": "layers.1.self_attention.to_v",
 	} {
 		for _, f := range slices.Concat(nameFormats, moreFormats) {
 			for _, p := range nn.Parameters(declared(models[model], "transformer")) {
@@ -739,6 +739,7 @@ func TestOtherFamilies(t *testing.T) {
 // families are the names of the models in messages.
 var families = map[string]string{
 	"flux": "FLUX.1", "flux2": "FLUX.2", "zimage": "Z-Image", "qwenimage": "Qwen-Image", "qwenimage21": "Qwen-Image-2.1", "krea2": "Krea 2",
+	"ernie": "ERNIE-Image",
 }
 
 // TestFamilies: names of one of the families are never said to be for another, and names that are

@@ -103,6 +103,7 @@ def step_arguments(case: Case, model, draw: Draw) -> list:
         "Flux2Transformer2DModel": flux_2,
         "QwenImageTransformer2DModel": qwen_image,
         "Krea2Transformer2DModel": krea_2,
+        "ErnieImageTransformer2DModel": ernie_image,
         "QwenImage21Transformer2DModel": functools.partial(qwen_image_21, model),
     }[type(model).__name__]
     return make(case, model.config, draw)
@@ -177,6 +178,18 @@ def krea_2(case: Case, config, draw: Draw) -> list:
             "position_ids": draw.ids(places),
         }
         for _ in range(1 + case.guided)
+    ]
+
+
+def ernie_image(case: Case, config, draw: Draw) -> list:
+    n = 1 + case.guided
+    return [
+        {
+            "hidden_states": draw.normal(n, config.in_channels, case.side, case.side),
+            "timestep": draw.constant(500).repeat(n),
+            "text_bth": draw.normal(n, case.prompt_tokens, config.text_in_dim),
+            "text_lens": torch.full((n,), case.prompt_tokens, device=draw.device),
+        }
     ]
 
 

@@ -129,6 +129,15 @@ MODELS = {
             ),
         ),
     },
+    "ernie": {
+        "transformer": (
+            diffusers.ErnieImageTransformer2DModel,
+            dict(
+                hidden_size=16, num_attention_heads=2, num_layers=2, ffn_hidden_size=20, in_channels=12, out_channels=12,
+                text_in_dim=10, rope_axes_dim=(2, 2, 4),
+            ),
+        ),
+    },
 }  # fmt: skip
 PIPELINES = {
     "flux": diffusers.FluxPipeline,
@@ -137,6 +146,7 @@ PIPELINES = {
     "qwenimage": diffusers.QwenImagePipeline,
     "qwenimage21": diffusers.QwenImagePipeline,  # which loads LoRAs as 2.1's, but needs no processor
     "krea2": diffusers.Krea2Pipeline,
+    "ernie": diffusers.ErnieImagePipeline,
 }
 CONFIGS = {
     transformers.CLIPTextModel: transformers.CLIPTextConfig,
@@ -668,6 +678,35 @@ def cases() -> list[Case]:
         tensors=kohya("lora_unet_blocks_0_attn_wo", 16, 16, alpha=1)
         | kohya("lora_unet_blocks_1_mlp_gate", 20, 16, alpha=2)
         | kohya("lora_unet_transformer_blocks_1_attn_to_gate", 16, 16, alpha=2),
+    )  # fmt: skip
+
+    # ERNIE-Image
+    case(
+        "diffusers", "ernie", with_diffusers("ernie"), scale=0.5,
+        write=diffusers_folder(
+            "ernie",
+            transformer=peft.LoraConfig(r=3, lora_alpha=2, target_modules=["to_q", "to_out.0", "gate_proj", "text_proj"]),
+        ),
+    )  # fmt: skip
+    case(
+        "comfyui", "ernie", with_diffusers("ernie"),
+        tensors=low("diffusion_model.layers.0.self_attention.to_k", 16, 16)
+        | low("diffusion_model.layers.1.mlp.linear_fc2", 16, 20) | low("diffusion_model.adaLN_modulation.1", 96, 16),
+    )  # fmt: skip
+    case(
+        "toolkit", "ernie", with_diffusers("ernie"),
+        tensors=low("base_model.model.layers.1.self_attention.to_v", 16, 16) | low("base_model.model.layers.0.mlp.up_proj", 20, 16)
+        | low("base_model.model.final_norm.linear", 32, 16) | low("base_model.model.time_embedding.linear_1", 16, 16),
+    )  # fmt: skip
+    case(
+        "kohya", "ernie",
+        with_formulas({
+            "transformer.layers.0.self_attention.to_out.0.weight": multiplied("lora_unet_layers_0_self_attention_to_out_0"),
+            "transformer.adaLN_modulation.1.weight": multiplied("lora_unet_adaLN_modulation_1"),
+            "transformer.final_linear.weight": multiplied("lora_unet_final_linear"),
+        }),
+        tensors=kohya("lora_unet_layers_0_self_attention_to_out_0", 16, 16, alpha=1)
+        | kohya("lora_unet_adaLN_modulation_1", 96, 16, alpha=2) | kohya("lora_unet_final_linear", 12, 16, alpha=2),
     )  # fmt: skip
     return out
 
