@@ -104,7 +104,7 @@ func IndexOf(class string) index.Index {
 func Of(fsys fs.FS, x index.Index) (*Class, error) {
 	if c := Find(x.Class); c != nil {
 		for _, m := range c.Components {
-			if repo, ok := x.Elsewhere[m.Folder]; ok && m.Class.Role != component.Scheduler {
+			if repo, ok := x.Elsewhere[m.Folder]; ok && !m.Class.Tokenizes() && m.Class.Role != component.Scheduler {
 				return nil, fmt.Errorf("%s: the %s of this modular pipeline is in %s, and not in the folder "+
 					"(copy the component's files to %s)", checkpoint.FullName(fsys, index.Name(fsys)), m.Folder, repo,
 					checkpoint.FullName(fsys, m.Folder))
