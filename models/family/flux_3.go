@@ -57,11 +57,11 @@ var Flux3 = &Family{
 	Help: Help{
 		Guidance: "1 or less disables it for FLUX.3-klein-base, and FLUX.3-klein has no guidance",
 		Editors:  "FLUX.3",
-		Editing: `FLUX.3 takes up to ten reference images. A single one is kept whole: it is reduced
-to four megapixels, if it is larger, and its border is reflected until its sides
-are multiples of 16. Several are reduced to a megapixel each, and cropped at the
-center. Without --height and --width the result has the size of the first image
-after that.`,
+		Editing: `FLUX.3 takes up to ten reference images. A single one is kept whole: it is
+reduced to four megapixels, if it is larger, and its border is reflected until
+its sides are multiples of 16. Several are reduced to a megapixel each, and
+cropped at the center. Without --height and --width the result has the size of
+the first image after that.`,
 	},
 }
 
@@ -233,7 +233,9 @@ func (f *flux3) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 		return nil, errs.Request(err)
 	}
 	in := transformer.Flux3Inputs{Text: text, References: references}
-	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.Flux3Inputs) transformer.Pass { return f.transformer.Pass(in, s) })
+	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.Flux3Inputs) transformer.Pass {
+		return f.transformer.Pass(in, s)
+	})
 	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
 		in.Latents, in.Timestep = latents.AsType(f.dtype), f.transformer.Timestep(at.Timestep/1000)
 		if f.transformer.Config.FlowMap {
