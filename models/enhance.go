@@ -40,7 +40,7 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 	for range images {
 		user.Content = append(user.Content, textgen.Content{Image: true})
 	}
-	user.Content = append(user.Content, textgen.Content{Text: prompt})
+	user.Content = append(user.Content, textgen.Content{Text: r.Request(prompt, edit)})
 	messages := []textgen.Message{textgen.TextMessage("system", r.System(edit)), user}
 	if e.Own = m.rewrites; e.Own {
 		message, err := r.Message(prompt, size.X, size.Y)

@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/parity/report"
 )
 
@@ -355,7 +356,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, fillFaults, qwenFaults, seedFaults, inpaintFaults,
-		qwen3VLFaults, qwen21Faults, flux2DevFaults, ernieFaults) {
+		qwen3VLFaults, qwen21Faults, flux2DevFaults, flux3Faults, ernieFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			model, run := f.plant(t)
 			r, err := Replay(context.Background(), run,
@@ -446,7 +447,9 @@ func config(component, key string, value any) func(*testing.T, string, string) {
 }
 
 func indexed(key string, value any) func(*testing.T, string, string) {
-	return func(t *testing.T, model, _ string) { edited(t, filepath.Join(model, "model_index.json"), key, value) }
+	return func(t *testing.T, model, _ string) {
+		edited(t, filepath.Join(model, index.Name(os.DirFS(model))), key, value)
+	}
 }
 
 func settings(key string, value any) func(*testing.T, string, string) {

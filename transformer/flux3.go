@@ -259,13 +259,17 @@ func (p *flux3Pass) Output(image *mlx.Array) *mlx.Array {
 	if image.Dim(1) > p.target.n {
 		image = image.Slice(1, 0, p.target.n)
 	}
-	out := p.ProjOut.Forward(p.NormOut.Forward(image, p.temb))
+	out := p.Flux3.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)), p)
+	return out.Transpose(0, 2, 1).Reshape(out.Dim(0), out.Dim(2), p.h, p.w)
+}
+
+// tap passes the output of a pass through the hook.
+func (m *Flux3) tap(out *mlx.Array, p *flux3Pass) *mlx.Array {
 	var at *mlx.Array
 	if p.references != nil {
 		at = p.Flux3Sequence.references.at
 	}
-	out = p.Flux3.Tap(out, p.tokens, p.textTokens, p.target.at, p.Flux3Sequence.text.at, p.references, at)
-	return out.Transpose(0, 2, 1).Reshape(out.Dim(0), out.Dim(2), p.h, p.w)
+	return m.Tap(out, p.tokens, p.textTokens, p.target.at, p.Flux3Sequence.text.at, p.references, at)
 }
 
 // flux3Modulations are the layers that modulate the tokens of each mode.

@@ -40,7 +40,7 @@ var Flux3Transformer2DModel = &Class{
 	},
 	LoRA: joined("mode_blocks.image.{}", "mode_blocks.image_cond.{}", "txt_mode_blocks.{}", "single_transformer_blocks.{}"),
 	LoRAHint: &lora.Hint{For: "FLUX.3", Names: regexp.MustCompile(
-		`(content_|txt_)?mode_blocks[._]|(early|single)_stream_modulations|single_blocks[._]\d+[._](q_proj|mlp_in|attn_out)`)},
+		`(content_|txt_)?mode_blocks|single_blocks[._]\d+[._]([qkv]_proj|attn_out|mlp_(in|out))`)},
 	Infer: inferFlux3,
 	Quantization: []QuantizationRule{
 		{"x_embedders.*", 8}, {"context_embedder", 8}, {"*timestep_embedder.*", 8}, {"*_modulations.*", 8}, {"norm_out.linear", 8},

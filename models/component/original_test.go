@@ -27,8 +27,8 @@ const models = "../testdata"
 // make of a tiny model's tensors they give back the same bytes.
 func TestOriginal(t *testing.T) {
 	lists, err := filepath.Glob("testdata/original/*.json")
-	if err != nil || len(lists) != 5 {
-		t.Fatalf("found %d lists, expected 5 (%v)", len(lists), err)
+	if err != nil || len(lists) != 6 {
+		t.Fatalf("found %d lists, expected 6 (%v)", len(lists), err)
 	}
 	for _, list := range lists {
 		model := strings.TrimSuffix(filepath.Base(list), ".json")

@@ -1,6 +1,7 @@
 package family
 
 import (
+	_ "embed" // of flux3Upsampling
 	"fmt"
 	"image"
 	"math"
@@ -13,6 +14,15 @@ import (
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/transformer"
+)
+
+// The system prompts of FLUX.3's makers for a language model that rewrites prompts, as diffusers has them in
+// modular_pipelines/flux3/prompt_upsampler.py, under the Apache License 2.0.
+var (
+	//go:embed flux_3_generate.txt
+	flux3Upsampling string
+	//go:embed flux_3_edit.txt
+	flux3EditUpsampling string
 )
 
 // flux3Licence is the licence of FLUX.3's models.
@@ -39,14 +49,19 @@ var Flux3 = &Family{
 		Name: "flux3-klein-base", Aliases: []string{"flux3-base", "flux3-image-klein-base", "flux-3-image-klein-base", "flux.3-klein-base"},
 		Repo: "black-forest-labs/flux-3-image-klein-base", Class: "Flux3ModularPipeline", Defaults: flux3Defaults(50, 3.5),
 	}),
+	Rewriter: &Rewriter{ // its makers' own model for this, a fine-tuned Qwen3.5, can be named instead
+		Generate: flux3Upsampling, Edit: flux3EditUpsampling, English: true, MaxTokens: 3584, // and greedy, as diffusers
+		EditRequest: "Reference images follow in order (the first image, the second image, ...).\nUser request: %s\nOutput the caption.",
+		Source:      "flux-3-image-klein-pup of Black Forest Labs, by diffusers' modular_pipelines/flux3/prompt_upsampler.py, Apache-2.0",
+	},
 	Help: Help{
 		Guidance: "1 or less disables it for FLUX.3-klein-base, and FLUX.3-klein has no guidance",
 		Editors:  "FLUX.3",
-		Editing: `FLUX.3 takes up to ten reference images. A single one is kept whole: it is reduced
-to four megapixels, if it is larger, and its border is reflected until its sides
-are multiples of 16. Several are reduced to a megapixel each, and cropped at the
-center. Without --height and --width the result has the size of the first image
-after that.`,
+		Editing: `FLUX.3 takes up to ten reference images. A single one is kept whole: it is
+reduced to four megapixels, if it is larger, and its border is reflected until
+its sides are multiples of 16. Several are reduced to a megapixel each, and
+cropped at the center. Without --height and --width the result has the size of
+the first image after that.`,
 	},
 }
 
@@ -218,7 +233,9 @@ func (f *flux3) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 		return nil, errs.Request(err)
 	}
 	in := transformer.Flux3Inputs{Text: text, References: references}
-	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.Flux3Inputs) transformer.Pass { return f.transformer.Pass(in, s) })
+	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.Flux3Inputs) transformer.Pass {
+		return f.transformer.Pass(in, s)
+	})
 	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
 		in.Latents, in.Timestep = latents.AsType(f.dtype), f.transformer.Timestep(at.Timestep/1000)
 		if f.transformer.Config.FlowMap {

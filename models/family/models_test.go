@@ -137,3 +137,19 @@ func TestMembers(t *testing.T) {
 		}
 	}
 }
+
+// TestRewriterOfFlux3: its makers' prompts have their own rules, and an edit has its own message.
+func TestRewriterOfFlux3(t *testing.T) {
+	r := family.RewriterFor("Flux3ModularPipeline")
+	for edit, end := range map[bool]string{false: "Output only the caption.", true: "Output only the instruction."} {
+		if s := r.System(edit); !strings.HasPrefix(s, "You are the prompt upsampler of") || !strings.HasSuffix(s, "\n\n"+end) {
+			t.Errorf("edit %v: %s", edit, s)
+		}
+	}
+	if got := r.Request("100 % red", false); got != "100 % red" {
+		t.Error(got)
+	}
+	if got := r.Request("100 % red", true); !strings.Contains(got, "\nUser request: 100 % red\nOutput the caption.") {
+		t.Error(got)
+	}
+}

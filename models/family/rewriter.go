@@ -1,6 +1,11 @@
 package family
 
-import "github.com/gomflux/gomflux/textgen"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gomflux/gomflux/textgen"
+)
 
 // A Rewriter is how prompts for a family are rewritten by a language model.
 type Rewriter struct {
@@ -8,6 +13,10 @@ type Rewriter struct {
 	// they are from and their licence.
 	Generate, Edit string
 	Source         string
+	// EditRequest is the user's message for an edit, with %s for the prompt; "" for the prompt alone.
+	EditRequest string
+	// English reports that the system prompts ask for English, with quoted text as it is.
+	English bool
 	// Sampling are the published values, and MaxTokens the largest number of tokens of a rewritten prompt.
 	Sampling  textgen.Sampling
 	MaxTokens int
@@ -23,7 +32,7 @@ type Rewriter struct {
 	Message   func(prompt string, width, height int) (string, error)
 }
 
-// rewriterRules end all system prompts: what gomflux checks, or promises.
+// rewriterRules end system prompts: what gomflux checks, or promises.
 const rewriterRules = `
 
 Keep every text in quotation marks exactly as it is, with its marks. Write in the language of the prompt.
@@ -50,10 +59,22 @@ var ownRewriter = Rewriter{
 
 // System returns the system prompt.
 func (r *Rewriter) System(edit bool) string {
+	system, rules := r.Generate, rewriterRules
 	if edit {
-		return r.Edit + rewriterRules
+		system = r.Edit
 	}
-	return r.Generate + rewriterRules
+	if r.English {
+		rules = ""
+	}
+	return strings.TrimSpace(system) + rules
+}
+
+// Request returns the user's message for a prompt.
+func (r *Rewriter) Request(prompt string, edit bool) string {
+	if edit && r.EditRequest != "" {
+		return fmt.Sprintf(r.EditRequest, prompt)
+	}
+	return prompt
 }
 
 // SamplingFor returns the sampling for images from a prompt alone, or for edits.

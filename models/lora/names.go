@@ -77,7 +77,6 @@ var otherModels = []Hint{
 	{For: "AuraFlow", Names: regexp.MustCompile(`joint_transformer_blocks|double_layers|single_layers[._]\d+[._](attn|mlp)`)},
 	{For: "HiDream", Names: regexp.MustCompile(`(double|single)_stream_blocks`)},
 	{For: "Chroma", Names: regexp.MustCompile(`distilled_guidance_layer`)},
-	{For: "FLUX.3", Names: regexp.MustCompile(`(content_)?mode_blocks|single_blocks[._]\d+[._]([qkv]_proj|attn_out|mlp_(in|out))`)},
 	{For: "HunyuanVideo or HunyuanImage", Names: regexp.MustCompile(
 		`\.(img|txt)_attn_(qkv|[qkv]|proj)\.|(img|txt)_attn_[qkv]\.|(img|txt)_(mlp[._]fc[12]|mod[._]linear)|` +
 			`blocks[._]\d+[._]modulation[._]linear|token_refiner`)},

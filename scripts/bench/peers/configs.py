@@ -9,17 +9,21 @@ from .cases import FAMILIES, dims
 
 
 def write(folder: Path, name: str, tiny: bool):
+    from gomflux_reference import modular
     from gomflux_reference.families import FAMILIES as REFERENCE
-    from gomflux_reference.files import read_json, write_json
+    from gomflux_reference.files import index_file, read_json, write_json
 
     spec = FAMILIES[name]
     family = REFERENCE[spec.reference]
     d = dims(spec, family, tiny)
     with torch.device("meta"):
         components = family.components(d)
-    family.pipeline(**components).save_config(folder)
-    index = folder / "model_index.json"
-    write_json(index, read_json(index) | family.index(d))
+    if modular.is_modular(family.pipeline):
+        modular.with_components(family, components).save_config(folder)
+    else:
+        family.pipeline(**components).save_config(folder)
+    index = index_file(folder)
+    write_json(index, read_json(index) | family.model_index(d))
     for component, value in components.items():
         if isinstance(value, transformers.PreTrainedModel):
             value.config.architectures = [type(value).__name__]

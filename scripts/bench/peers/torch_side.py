@@ -101,6 +101,7 @@ def step_arguments(case: Case, model, draw: Draw) -> list:
         "ZImageTransformer2DModel": z_image,
         "FluxTransformer2DModel": flux_1,
         "Flux2Transformer2DModel": flux_2,
+        "Flux3Transformer2DModel": flux_3,
         "QwenImageTransformer2DModel": qwen_image,
         "Krea2Transformer2DModel": krea_2,
         "ErnieImageTransformer2DModel": ernie_image,
@@ -152,6 +153,31 @@ def flux_2(case: Case, config, draw: Draw) -> list:
             "guidance": None,
         }
     ]
+
+
+def flux_3(case: Case, config, draw: Draw) -> list:
+    def call() -> dict:
+        def places(side: int, image: int) -> list:
+            return [(0, y / 2, x / 2, -image) for y in range(side) for x in range(side)]
+
+        def tokens(n: int):
+            return draw.normal(1, n, config.in_channels)
+
+        target, *references = grids(case)
+        found = {
+            "hidden_states": tokens(target**2),
+            "encoder_hidden_states": draw.normal(1, case.prompt_tokens, config.joint_attention_dim),
+            "timestep": draw.constant(0.5),
+            "target_timestep": draw.constant(0.4) if config.flow_map else None,
+            "img_ids": draw.ids(places(target, 0)),
+            "txt_ids": draw.ids([(0, 0, 0, i) for i in range(case.prompt_tokens)]),
+        }
+        if references:
+            found["image_cond_hidden_states"] = tokens(sum(side**2 for side in references))
+            found["image_cond_ids"] = draw.ids([p for i, side in enumerate(references, 1) for p in places(side, i)])
+        return found
+
+    return [call() for _ in range(1 + case.guided)]
 
 
 def qwen_image(case: Case, config, draw: Draw) -> list:

@@ -48,13 +48,19 @@ def load(model, index: dict, families: dict, dtype):
     return pipe
 
 
-def save(family, name: str, components: dict, folder):
-    """Writes a pipeline of some components, also of those that its blocks would make."""
+def with_components(family, components: dict):
+    """Returns a pipeline whose index has some components, also those that its blocks would make."""
     pipe = empty(family.pipeline, family.without)
     for part in components:
         pipe._component_specs[part].default_creation_method = "from_pretrained"
         pipe._component_specs[part].subfolder = part
     pipe.register_components(**components)
+    return pipe
+
+
+def save(family, name: str, components: dict, folder):
+    """Writes a pipeline of some components."""
+    pipe = with_components(family, components)
     pipe.save_pretrained(str(folder), overwrite_modular_index=True)
     index = read_json(folder / MODULAR_INDEX)
     for part in components:

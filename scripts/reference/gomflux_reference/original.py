@@ -19,7 +19,7 @@ from .files import read_json, write_json
 def goldens(models: Path, folder: Path):
     """Writes a list for each of some tiny models, in a testdata folder, to folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("flux1-dev-small", "flux2-klein", "zimage-ordinary", "krea-2"):
+    for name in ("flux1-dev-small", "flux2-klein", "flux3-klein", "zimage-ordinary", "krea-2"):
         components = {}
         for component, make in COMPONENTS.items():
             model = models / name / "model" / component
@@ -162,6 +162,38 @@ def flux2(_, source: dict) -> dict:
     return made
 
 
+def flux3(_, source: dict) -> dict:
+    blocks = [
+        (r"mode_blocks\.(\w+\.\d+)\.", "content_mode_blocks"),
+        (r"txt_mode_blocks\.(\d+)\.", "txt_mode_blocks"),
+        (r"single_transformer_blocks\.(\d+)\.", "single_blocks"),
+    ]
+    layers = {
+        r"attn\.to_q\.weight": "q_proj.weight", r"attn\.to_k\.weight": "k_proj.weight", r"attn\.to_v\.weight": "v_proj.weight",
+        r"attn\.to_out\.0\.weight": "attn_out.weight", r"attn\.norm_q\.weight": "norm.query_norm.scale",
+        r"attn\.norm_k\.weight": "norm.key_norm.scale", r"ff\.linear_in\.weight": "mlp_in.weight",
+        r"ff\.linear_out\.weight": "mlp_out.weight",
+    }  # fmt: skip
+    made = renamed(
+        source,
+        [(block + layer, rf"{to}.\1.{name}") for block, to in blocks for layer, name in layers.items()]
+        + [
+            (r"x_embedders\.(.*)", r"emb_in.\1"),
+            (r"context_embedder\.(.*)", r"txt_in.\1"),
+            (r"timestep_embedder\.linear_1\.(.*)", r"time_in.in_layer.\1"),
+            (r"timestep_embedder\.linear_2\.(.*)", r"time_in.out_layer.\1"),
+            (r"target_timestep_embedder\.linear_1\.(.*)", r"ref_time_in.in_layer.\1"),
+            (r"target_timestep_embedder\.linear_2\.(.*)", r"ref_time_in.out_layer.\1"),
+            (r"((early|single)_stream_modulations\.\w+)\.linear\.(.*)", r"\1.lin.\3"),
+            (r"proj_out\.(.*)", r"final_layer.image.linear.\1"),
+            (r"norm_out\.linear\.(.*)", r"final_layer.image.adaLN_modulation.1.\1"),
+        ],
+    )
+    swapped(made, "final_layer.image.adaLN_modulation.1")
+    check(made, single_file_utils.convert_flux3_transformer_checkpoint_to_diffusers(dict(made)), source)
+    return made
+
+
 def z_image(_, source: dict) -> dict:
     made = renamed(
         source,
@@ -279,6 +311,7 @@ COMPONENTS = {
     "transformer": {
         "FluxTransformer2DModel": flux,
         "Flux2Transformer2DModel": flux2,
+        "Flux3Transformer2DModel": flux3,
         "ZImageTransformer2DModel": z_image,
         "Krea2Transformer2DModel": krea2,
     },
