@@ -86,7 +86,8 @@ var otherModels = []Hint{
 	{For: "HunyuanVideo or HunyuanImage", Names: regexp.MustCompile(
 		`\.(img|txt)_attn_(qkv|[qkv]|proj)\.|(img|txt)_attn_[qkv]\.|(img|txt)_(mlp[._]fc[12]|mod[._]linear)|` +
 			`blocks[._]\d+[._]modulation[._]linear|token_refiner`)},
-	{For: "Wan", Names: regexp.MustCompile(`(^|\.|unet_+)blocks[._]\d+[._]((cross|self)_attn[._]([qkvo]\.|norm_|[kv]_img)|ffn|attn[12]|diffusion_)`)},
+	{For: "Wan", Names: regexp.MustCompile(
+		`(^|\.|unet_+)blocks[._]\d+[._]((cross|self)_attn[._]([qkvo]\.|norm_|[kv]_img)|ffn|attn[12]|diffusion_)`)},
 	{For: "LTX-2", Names: regexp.MustCompile(`audio_(attn|ff|to_video)|video_to_audio`)},
 	{For: "LTX-Video, PixArt, Sana, Mochi or CogVideoX", Names: regexp.MustCompile(
 		`(^|[._])transformer_blocks[._]\d+[._]attn[12][._]|patchify_proj|adaln_single|caption_projection`)},

@@ -10,16 +10,24 @@ from .cases import FAMILIES, dims
 
 def write(folder: Path, name: str, tiny: bool):
     from gomflux_reference.families import FAMILIES as REFERENCE
-    from gomflux_reference.files import read_json, write_json
+    from gomflux_reference import modular
+    from gomflux_reference.files import MODULAR_INDEX, read_json, write_json
 
     spec = FAMILIES[name]
     family = REFERENCE[spec.reference]
     d = dims(spec, family, tiny)
     with torch.device("meta"):
         components = family.components(d)
-    family.pipeline(**components).save_config(folder)
-    index = folder / "model_index.json"
-    write_json(index, read_json(index) | family.index(d))
+    if modular.is_modular(family.pipeline):
+        index = {"_class_name": family.pipeline.__name__}
+        for component, value in components.items():
+            index[component] = [type(value).__module__.split(".")[0], type(value).__name__, {"subfolder": component}]
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / MODULAR_INDEX, index | family.index(d))
+    else:
+        family.pipeline(**components).save_config(folder)
+        index = folder / "model_index.json"
+        write_json(index, read_json(index) | family.index(d))
     for component, value in components.items():
         if isinstance(value, transformers.PreTrainedModel):
             value.config.architectures = [type(value).__name__]

@@ -103,6 +103,7 @@ def step_arguments(case: Case, model, draw: Draw) -> list:
         "Flux2Transformer2DModel": flux_2,
         "QwenImageTransformer2DModel": qwen_image,
         "Krea2Transformer2DModel": krea_2,
+        "CosmosTransformer3DModel": anima,
         "QwenImage21Transformer2DModel": functools.partial(qwen_image_21, model),
     }[type(model).__name__]
     return make(case, model.config, draw)
@@ -175,6 +176,19 @@ def krea_2(case: Case, config, draw: Draw) -> list:
             "encoder_hidden_states": draw.normal(1, case.prompt_tokens, config.num_text_layers, config.text_hidden_dim),
             "timestep": draw.constant(0.5),
             "position_ids": draw.ids(places),
+        }
+        for _ in range(1 + case.guided)
+    ]
+
+
+def anima(case: Case, config, draw: Draw) -> list:
+    side = case.size // LATENT
+    return [
+        {
+            "hidden_states": draw.normal(1, config.in_channels, 1, side, side),
+            "encoder_hidden_states": draw.normal(1, case.prompt_tokens, config.text_embed_dim),
+            "timestep": draw.constant(0.5),
+            "padding_mask": torch.zeros(1, 1, case.size, case.size, device=draw.device, dtype=draw.dtype),
         }
         for _ in range(1 + case.guided)
     ]
