@@ -355,8 +355,8 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s without a fault: %+v", dump, r.Verdict)
 		}
 	}
-	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, fillFaults, qwenFaults, seedFaults, inpaintFaults,
-		qwen3VLFaults, qwen21Faults, flux2DevFaults, flux3Faults, ernieFaults) {
+	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, animaFaults, fillFaults, qwenFaults, seedFaults,
+		inpaintFaults, qwen3VLFaults, qwen21Faults, flux2DevFaults, flux3Faults, ernieFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			model, run := f.plant(t)
 			r, err := Replay(context.Background(), run,

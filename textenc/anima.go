@@ -40,7 +40,8 @@ func (c *AnimaConfig) Validate() error {
 	case c.NumLayers > nn.MaxLayers || max(c.SourceDim, c.TargetDim, c.ModelDim, c.NumAttentionHeads, c.TargetVocabSize) > nn.MaxDim:
 		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
 	case c.ModelDim%(2*c.NumAttentionHeads) != 0:
-		return fmt.Errorf("model_dim %d: expected an even number of features for each of num_attention_heads %d", c.ModelDim, c.NumAttentionHeads)
+		return fmt.Errorf("model_dim %d: expected an even number of features for each of num_attention_heads %d", c.ModelDim,
+			c.NumAttentionHeads)
 	case !(hidden >= 1 && hidden <= nn.MaxDim):
 		return fmt.Errorf("mlp_ratio %g: expected a width of 1 to %d", c.MLPRatio, nn.MaxDim)
 	case c.MinSequenceLength < 0 || c.MinSequenceLength > nn.MaxDim:
@@ -99,7 +100,7 @@ func (m *AnimaTextConditioner) Rows(ids int) int { return max(ids, m.Config.MinS
 // [1, S, source_dim]. The rows after the ids, of which there are min_sequence_length at least, are zeros.
 func (m *AnimaTextConditioner) Forward(source *mlx.Array, ids []int32) *mlx.Array {
 	if len(ids) == 0 {
-		mlx.Throw(errors.New("no token ids for Anima's text conditioner"))
+		mlx.Throw(errors.New("no token ids for the text conditioner"))
 	}
 	source = source.AsType(m.Dtype)
 	x := m.InProj.Forward(m.Embed.Forward(ids, m.Dtype))

@@ -54,7 +54,8 @@ func (c *CosmosConfig) Validate() error {
 	hidden := c.MLPRatio * float64(c.Width())
 	switch {
 	case c.InChannels < 1 || c.InChannels > nn.MaxDim || c.OutChannels != c.InChannels:
-		return fmt.Errorf("in_channels %d and out_channels %d: expected the same number, from 1 to %d", c.InChannels, c.OutChannels, nn.MaxDim)
+		return fmt.Errorf("in_channels %d and out_channels %d: expected the same number, from 1 to %d", c.InChannels, c.OutChannels,
+			nn.MaxDim)
 	case c.TextEmbedDim < 1 || c.TextEmbedDim > nn.MaxDim || c.AdaLNLoRADim < 1 || c.AdaLNLoRADim > nn.MaxDim:
 		return fmt.Errorf("text_embed_dim %d and adaln_lora_dim %d: expected 1 to %d", c.TextEmbedDim, c.AdaLNLoRADim, nn.MaxDim)
 	case !(hidden >= 1 && hidden <= nn.MaxDim):

@@ -41,7 +41,7 @@ func TestPresets(t *testing.T) {
 	}
 	for _, p := range catalog.Presets {
 		// whose files could not be had
-		if !names[p.Repo] && !slices.Contains([]string{"flux2-dev", "flux3-klein", "flux3-klein-base"}, p.Name) &&
+		if !names[p.Repo] && !slices.Contains([]string{"flux2-dev", "flux3-klein", "flux3-klein-base", "anima"}, p.Name) &&
 			p.Class != "ErnieImagePipeline" {
 			t.Errorf("%s has no skeleton", p.Repo)
 		}
@@ -142,8 +142,8 @@ func TestWhole(t *testing.T) {
 // publishedLoRAs has the models that the LoRAs in lora-keys fit, by parts of their names, and the error of
 // all others.
 var publishedLoRAs = map[string]struct{ fits, error string }{
-	"anima_lora_kohya_format":                {"", "it seems to be for Anima (or Cosmos Predict2)"},
-	"anima_lora_lokr_format":                 {"", "it seems to be for Anima (or Cosmos Predict2)"},
+	"anima_lora_kohya_format":                {"", "it seems to be for Anima"},
+	"anima_lora_lokr_format":                 {"", "it seems to be for Anima"},
 	"flux_control_lora_format":               {"", "not supported: it has tensors of a control LoRA"},
 	"flux_lora_diffusers_base_model_format":  {"FLUX.1", "it seems to be for FLUX.1"},
 	"flux_lora_diffusers_no_proj_mlp_format": {"FLUX.1", "it seems to be for FLUX.1"},

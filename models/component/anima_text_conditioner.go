@@ -19,7 +19,7 @@ var AnimaTextConditioner = &Class{
 	}},
 	LoRAHint: &lora.Hint{For: "Anima", Names: regexp.MustCompile(animaAdapter + `[._]|text_conditioner\.`)},
 	Infer:    inferAnima,
-	// the weights of 4 bits change its output by a third
+	// it decides what is drawn: mflux does not quantize it
 	Quantization: []QuantizationRule{{"*", 8}},
 }
 

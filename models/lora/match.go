@@ -208,7 +208,7 @@ func (c *component) searchOrder() int {
 	return 1
 }
 
-func (c *component) transformer() bool { return !strings.HasPrefix(c.Name, "text_encoder") }
+func (c *component) transformer() bool { return !strings.HasPrefix(c.Name, "text_") }
 
 // unusable returns an error about tensors that match no layer, nil if all of them can be left out:
 // those that change nothing in any pipeline, and with Partial all. It adds warnings about them.

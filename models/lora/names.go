@@ -11,7 +11,7 @@ import (
 // is 3. ai-toolkit has dollars for dots, and VideoX-Fun two underscores for one.
 var prefixes = map[string][]*regexp.Regexp{
 	"transformer": {
-		regexp.MustCompile(`^(transformer|model\.diffusion_model|diffusion_model|unet|model|pipe\.dit|dit)[.$]+`),
+		regexp.MustCompile(`^(transformer|model\.diffusion_model|diffusion_model|unet|model|net|pipe\.dit|dit)[.$]+`),
 		regexp.MustCompile(`^(lora_unet|lora_transformer|lycoris)[^A-Za-z0-9]+`),
 	},
 	"text_encoder": {
@@ -23,6 +23,11 @@ var prefixes = map[string][]*regexp.Regexp{
 		regexp.MustCompile(`^lora_te[23]_+`),
 		regexp.MustCompile(`^(text_encoder_2|t5|text_encoders\.[A-Za-z0-9_]+(\.transformer)?)\.`),
 		textModel,
+	},
+	// of Anima, in the files of its transformer
+	"text_conditioner": {
+		regexp.MustCompile(`^(text_conditioner|((model\.)?diffusion_model\.|net\.|transformer\.)?llm_adapter)\.`),
+		regexp.MustCompile(`^(lora_unet|lycoris)_+llm_adapter_+`),
 	},
 	"": {regexp.MustCompile(`^(base_model\.model|module)\.`)},
 }
@@ -80,9 +85,8 @@ var otherModels = []Hint{
 	{For: "HunyuanVideo or HunyuanImage", Names: regexp.MustCompile(
 		`\.(img|txt)_attn_(qkv|[qkv]|proj)\.|(img|txt)_attn_[qkv]\.|(img|txt)_(mlp[._]fc[12]|mod[._]linear)|` +
 			`blocks[._]\d+[._]modulation[._]linear|token_refiner`)},
-	{For: "Anima (or Cosmos Predict2)", Names: regexp.MustCompile(
-		`blocks[._]\d+[._]+((cross|self)_attn[._]([qkv]|output)_proj|adaln_modulation_|mlp[._]layer[12])|llm_adapter[._]`)},
-	{For: "Wan", Names: regexp.MustCompile(`(^|\.|unet_+)blocks[._]\d+[._]((cross|self)_attn|ffn|attn[12]|diffusion_)`)},
+	{For: "Wan", Names: regexp.MustCompile(
+		`(^|\.|unet_+)blocks[._]\d+[._]((cross|self)_attn[._]([qkvo]\.|norm_|[kv]_img)|ffn|attn[12]|diffusion_)`)},
 	{For: "LTX-2", Names: regexp.MustCompile(`audio_(attn|ff|to_video)|video_to_audio`)},
 	{For: "LTX-Video, PixArt, Sana, Mochi or CogVideoX", Names: regexp.MustCompile(
 		`(^|[._])transformer_blocks[._]\d+[._]attn[12][._]|patchify_proj|adaln_single|caption_projection`)},

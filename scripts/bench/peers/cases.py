@@ -69,6 +69,7 @@ FAMILIES = {
     ),
     "ernie-image": Family("ERNIE-Image", "ernie-image", "flux2", 64, "ernie-image", guidance=(1.0, 4.0)),
     "krea-2": Family("Krea 2", "krea-2", "qwen", 64, "krea-2", guidance=(0.0, 4.5)),
+    "anima": Family("Anima", "anima", "qwen", 512, "anima", guidance=(1.0, 4.0)),
     "qwen-image-2.1": Family("Qwen-Image-2.1", "qwen-image-2.1", "qwen21", 64, "qwen-image-2.1", guidance=(1.0, 4.0)),
 }  # fmt: skip
 

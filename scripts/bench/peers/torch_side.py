@@ -105,6 +105,7 @@ def step_arguments(case: Case, model, draw: Draw) -> list:
         "QwenImageTransformer2DModel": qwen_image,
         "Krea2Transformer2DModel": krea_2,
         "ErnieImageTransformer2DModel": ernie_image,
+        "CosmosTransformer3DModel": anima,
         "QwenImage21Transformer2DModel": functools.partial(qwen_image_21, model),
     }[type(model).__name__]
     return make(case, model.config, draw)
@@ -216,6 +217,19 @@ def ernie_image(case: Case, config, draw: Draw) -> list:
             "text_bth": draw.normal(n, case.prompt_tokens, config.text_in_dim),
             "text_lens": torch.full((n,), case.prompt_tokens, device=draw.device),
         }
+    ]
+
+
+def anima(case: Case, config, draw: Draw) -> list:
+    side = case.size // LATENT
+    return [
+        {
+            "hidden_states": draw.normal(1, config.in_channels, 1, side, side),
+            "encoder_hidden_states": draw.normal(1, case.prompt_tokens, config.text_embed_dim),
+            "timestep": draw.constant(0.5),
+            "padding_mask": torch.zeros(1, 1, case.size, case.size, device=draw.device, dtype=draw.dtype),
+        }
+        for _ in range(1 + case.guided)
     ]
 
 

@@ -310,6 +310,20 @@ def one_by_one(scratch: Path, root: Path):
     torch.testing.assert_close(alone, latents(), rtol=1e-4, atol=1e-5)
 
 
+def empty_prompt(scratch: Path, root: Path):
+    """Anima computes the same with the text encoder, for an empty prompt, that its dumps do without."""
+    pipe, name = dump.load(root / "anima" / "model")
+    settings = FAMILIES[name].call(pipe, 3.0, None) | dict(prompt="a red circle", num_inference_steps=2, height=32, width=48)
+
+    def image():
+        generator = torch.Generator().manual_seed(1)
+        return torch.from_numpy(pipe(**settings, generator=generator, output_type="np").images[0])
+
+    with FAMILIES[name].running(pipe):
+        short = image()
+    assert torch.equal(short, image())
+
+
 def undescribed(scratch: Path, root: Path):
     """A pipeline without a family is recorded: one that has a family has the same tensors then, except the prompt's."""
     record(root, scratch / "described", ["*"])
@@ -587,7 +601,8 @@ TESTS = {
     for test in (
         same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders, autoencoders,
         own_tensors, prune_test.copies, prune_test.wrong_copies, saved_debug, statistics, samples, replacements,
-        unpadded, one_by_one, undescribed, lora_runs, interrupted_runs, lies.real, lies.planted, lies.refused, tracing_test.observed,
+        unpadded, one_by_one, empty_prompt, undescribed, lora_runs, interrupted_runs, lies.real, lies.planted, lies.refused,
+        tracing_test.observed,
         profile_test.profiled, prune_test.functions_reduced, prune_test.families_apart, stream_test.sent, stream_test.ends,
         *debugger_test.TESTS,
     )
