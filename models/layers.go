@@ -22,7 +22,7 @@ func (p *Pipeline) checkLayers(r *Request) error {
 	switch {
 	case p.DefaultLayers() == 0 && r.Layers != 0:
 		return errs.Requestf("layers %d: %s generates one image (%s splits an image into layers)", r.Layers, p.Class,
-			family.NamesWith(family.HasLayers))
+			family.Splitters())
 	case p.DefaultLayers() == 0:
 		return nil
 	case r.Layers < 0 || r.Layers > family.MaxLayers:

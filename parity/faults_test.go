@@ -355,7 +355,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, fillFaults, qwenFaults, seedFaults, inpaintFaults,
-		qwen3VLFaults, qwen21Faults, flux2DevFaults) {
+		qwen3VLFaults, qwen21Faults, flux2DevFaults, layeredFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			model, run := f.plant(t)
 			r, err := Replay(context.Background(), run,
