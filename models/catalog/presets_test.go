@@ -31,7 +31,7 @@ func TestFindPreset(t *testing.T) {
 		"qwen-image":                           "qwen-image",
 		"Qwen-Image/":                          "qwen-image",
 		"models/qwen-image-edit-2509":          "qwen-image-edit-2509",
-		"Qwen/Qwen-Image-Other":              "",
+		"Qwen/Qwen-Image-Other":                "",
 		"./dev":                                "",
 		"models/schnell":                       "",
 		".":                                    "",
