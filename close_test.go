@@ -146,6 +146,7 @@ func (c *closing) images() {
 		o, seeds := c.options(m, prompt), []uint64{1}
 		img, mask := photo(96, 64, 32)
 		switch {
+		case i > 0 && m.Layers() > 0: // its only input image is the one that it splits
 		case i == 0:
 			o.StepCache, o.Steps, seeds = "first-block:0.5", 12, []uint64{1, 2}
 		case i == 1:

@@ -335,7 +335,8 @@ func request(p *models.Pipeline, o Options) models.Request {
 		RefuseLongPrompts: o.RefuseLongPrompts,
 		Scheduler:         string(o.Scheduler), RNG: string(o.RNG), Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
 		References: o.References, Conversions: o.conversions, Background: string(o.Background),
-		Layers: cmp.Or(o.Layers, p.DefaultLayers()), Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Overrides: overridesOf(o.Values),
+		Layers:  cmp.Or(o.Layers, p.DefaultLayers()),
+		Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Overrides: overridesOf(o.Values),
 		Progress: onCaller(o.Progress), OnStep: onStep(o.OnStep),
 	}
 	switch {

@@ -311,7 +311,9 @@ func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (images []*image.NRGBA) {
 		all := imageOf(a.points.Value("image", levels))
 		for i := range z.Dim(0) {
 			img := all.SubImage(image.Rect(0, i*height, width, (i+1)*height)).(*image.NRGBA)
-			images = append(images, &image.NRGBA{Pix: img.Pix[:height*img.Stride], Stride: img.Stride, Rect: image.Rect(0, 0, width, height)})
+			images = append(images, &image.NRGBA{
+				Pix: img.Pix[:height*img.Stride], Stride: img.Stride, Rect: image.Rect(0, 0, width, height),
+			})
 		}
 	})
 	return images

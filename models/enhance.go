@@ -92,7 +92,8 @@ func (m *LanguageModel) Caption(img image.Image, size image.Point) (textgen.Text
 	seen := picture.Resize(picture.Opaque(img), size.X, size.Y)
 	user := textgen.Message{Role: "user", Content: []textgen.Content{{Text: family.Caption}, {Image: true}}}
 	o := textgen.Options{Sampling: textgen.Sampling{RepetitionPenalty: 1.05}, MaxTokens: 512}
-	t, err := m.Write([]textgen.Message{textgen.TextMessage("system", "You are a helpful assistant."), user}, []image.Image{seen}, false, o, nil)
+	messages := []textgen.Message{textgen.TextMessage("system", "You are a helpful assistant."), user}
+	t, err := m.Write(messages, []image.Image{seen}, false, o, nil)
 	if err == nil && t.Text == "" {
 		err = errors.New("the language model wrote nothing")
 	}

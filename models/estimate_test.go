@@ -84,6 +84,7 @@ func TestEstimate(t *testing.T) {
 		{folder: "qwen-image-21", width: 128, height: 128, batch: 4, guidance: 4, lowRAM: true, references: []image.Point{{64, 96}}},
 		{folder: "qwen-image-21", width: 128, height: 128, batch: 4, references: []image.Point{{128, 64}}},
 		{folder: "qwen-edit-plus", width: 128, height: 128, batch: 8, references: []image.Point{{128, 64}}},
+		{folder: "qwen-layered", width: 128, height: 64, batch: 2, references: []image.Point{{128, 64}}},
 	}
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%s/%dx%d", test.folder, test.width, test.height), func(t *testing.T) {

@@ -22,7 +22,7 @@ func (p *Pipeline) checkLayers(r *Request) error {
 	switch {
 	case p.DefaultLayers() == 0 && r.Layers != 0:
 		return errs.Requestf("layers %d: %s generates one image (%s splits an image into layers)", r.Layers, p.Class,
-			family.NamesWith(family.HasLayers))
+			family.Splitters())
 	case p.DefaultLayers() == 0:
 		return nil
 	case r.Layers < 0 || r.Layers > family.MaxLayers:
@@ -87,7 +87,7 @@ func (r *Run) decodeLayers(latents *mlx.Array) (layers []*image.NRGBA, err error
 }
 
 // shown returns what the run's decoded images show, the layers one over the other, and the same with
-// transparent pixels, nil if there are none.
+// transparent pixels, nil if all is opaque.
 func (r *Run) shown(decoded []*image.NRGBA) (opaque *image.RGBA, transparent *image.NRGBA) {
 	img := decoded[0]
 	if len(decoded) > 1 {

@@ -356,7 +356,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, animaFaults, fillFaults, qwenFaults, seedFaults,
-		inpaintFaults, qwen3VLFaults, qwen21Faults, flux2DevFaults, flux3Faults, ernieFaults) {
+		inpaintFaults, qwen3VLFaults, qwen21Faults, flux2DevFaults, flux3Faults, ernieFaults, layeredFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			model, run := f.plant(t)
 			r, err := Replay(context.Background(), run,

@@ -38,10 +38,11 @@ func EncodeOpenRaster(w io.Writer, composed image.Image, layers []*image.NRGBA, 
 	}
 	size := composed.Bounds().Size()
 	var stack bytes.Buffer
-	fmt.Fprintf(&stack, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<image version=\"0.0.5\" w=\"%d\" h=\"%d\">\n <stack>\n", size.X, size.Y)
+	stack.WriteString("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n")
+	fmt.Fprintf(&stack, "<image version=\"0.0.5\" w=\"%d\" h=\"%d\">\n <stack>\n", size.X, size.Y)
 	for i := len(layers); i > 0; i-- { // the highest first
-		fmt.Fprintf(&stack, "  <layer name=\"Layer %d\" src=\"data/layer%[1]d.png\" x=\"0\" y=\"0\" opacity=\"1.0\" visibility=\"visible\" "+
-			"composite-op=\"svg:src-over\"/>\n", i)
+		fmt.Fprintf(&stack, "  <layer name=\"Layer %d\" src=\"data/layer%[1]d.png\" x=\"0\" y=\"0\" opacity=\"1.0\" "+
+			"visibility=\"visible\" composite-op=\"svg:src-over\"/>\n", i)
 	}
 	stack.WriteString(" </stack>\n</image>\n")
 	add("stack.xml", func(w io.Writer) error { _, err := w.Write(stack.Bytes()); return err })

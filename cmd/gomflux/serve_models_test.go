@@ -49,6 +49,7 @@ var smallModels = map[string]struct {
 	"flux3-klein-base":     {"flux3-klein-base", 50, 3.5},
 	"qwen-image":           {"qwen-image-ordinary", 50, 4},
 	"qwen-image-edit":      {"qwen-edit", 50, 4},
+	"qwen-image-layered":   {"qwen-layered", 50, 4},
 	"qwen-image-edit-2509": {"qwen-edit-plus", 50, 4},
 	"qwen-image-2.1":       {"qwen-image-21", 40, 1},
 	"qwen-image-2.1-turbo": {"qwen-image-21-turbo", 3, 1},

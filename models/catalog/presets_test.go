@@ -31,7 +31,7 @@ func TestFindPreset(t *testing.T) {
 		"qwen-image":                           "qwen-image",
 		"Qwen-Image/":                          "qwen-image",
 		"models/qwen-image-edit-2509":          "qwen-image-edit-2509",
-		"Qwen/Qwen-Image-Layered":              "",
+		"Qwen/Qwen-Image-Other":                "",
 		"./dev":                                "",
 		"models/schnell":                       "",
 		".":                                    "",
@@ -118,6 +118,8 @@ func TestPresets(t *testing.T) {
 			Defaults: family.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
 		{"qwen-edit-2509 qwen-edit-plus", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit-2509", Licence: apache2,
 			Defaults: family.Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-layered", catalog.Preset{Repo: "Qwen/Qwen-Image-Layered", Licence: apache2, Defaults: family.Defaults{
+			Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 640, Width: 640, MaxSequenceLength: 512}}},
 		{"qwen-edit-2511 qwen-image-edit-2511", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit-2511", Licence: apache2,
 			Defaults: family.Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
 		{"qwen-2.1 qwen-image-21", catalog.Preset{Repo: "Qwen/Qwen-Image-2.1", Licence: qwen21,
@@ -137,7 +139,9 @@ func TestPresets(t *testing.T) {
 	for _, test := range tests {
 		for name := range strings.FieldsSeq(test.names) {
 			p, _ := catalog.FindPreset(name)
-			test.want.Defaults.Height, test.want.Defaults.Width = 1024, 1024
+			if d := &test.want.Defaults; d.Height == 0 {
+				d.Height, d.Width = 1024, 1024
+			}
 			text := func(p *catalog.Preset) string {
 				return fmt.Sprintf("%s, %s, commercial use %s, gated %v, %+v", p.Repo, p.Licence.Name, p.Licence.Commercial, p.Gated,
 					p.Defaults)

@@ -47,6 +47,7 @@ func TestPublishedConfigs(t *testing.T) {
 		"flux2-klein-4b": klein4, "flux2-klein-base-4b": klein4, "flux2-klein-9b": klein9,
 		"flux2-klein-9b-kv": klein9, "flux2-klein-base-9b": klein9, "qwen-image": qwen, "qwen-image-2512": qwen,
 		"qwen-image-edit": edit, "qwen-image-edit-2509": edit, "qwen-image-edit-2511": edit,
+		"qwen-image-layered": qwen,
 	}
 	for _, preset := range catalog.Presets {
 		counts := parameters(t, preset.Name)

@@ -46,8 +46,18 @@ func HasTrueCFG(c *Class) bool { return c.TrueCFG }
 // HasBoundsCFG reports whether a class has cfg_normalization and cfg_truncation.
 func HasBoundsCFG(c *Class) bool { return c.BoundsCFG }
 
-// HasLayers reports whether a class splits an image into layers.
-func HasLayers(c *Class) bool { return c.Layers }
+// Splitters names the published models that split an image into layers, for messages, as "A and B".
+func Splitters() string {
+	var names []string
+	for _, f := range All {
+		for _, m := range f.Models {
+			if Find(m.Class).Layers {
+				names = append(names, m.Name)
+			}
+		}
+	}
+	return And(names)
+}
 
 // Find returns the pipeline class with a name, one of [Class.Also] too, or nil if it is not supported.
 func Find(class string) *Class {

@@ -34,7 +34,8 @@ func configureQwenLayered(l *Configs) (Pipeline, Networks) {
 	}{640, qwenLayers}
 	l.Index(&own)
 	if own.Resolution < 32 || own.Resolution > picture.MaxSide || own.Layers < 1 || own.Layers > MaxLayers {
-		l.CheckIndex(fmt.Errorf("resolution %d and layers %d: expected a side in pixels, and 1 to %d", own.Resolution, own.Layers, MaxLayers))
+		l.CheckIndex(fmt.Errorf("resolution %d and layers %d: expected a side in pixels, and 1 to %d",
+			own.Resolution, own.Layers, MaxLayers))
 	}
 	if l.Failed() {
 		return nil, nil

@@ -31,6 +31,7 @@ class Family:
     vision: int = 0  # tokens that the text encoder makes of each reference image
     edits: bool = False  # any number of reference images is possible
     kept_area: bool = False  # reference images of less than a megapixel keep their size
+    layers: int = 0  # images that it makes in addition to the first, and its reference image has the same size
     fills: bool = False  # always inpaints: the transformer sees the mask, and nothing is blended after a step
 
 
@@ -66,6 +67,9 @@ FAMILIES = {
     "qwen-image-edit-plus": Family(
         "Qwen-Image-Edit-2509", "qwen-image-edit-plus", "qwen", 30, "qwen-image-edit-2509", guidance=(1.0, 4.0),
         references=1, vision=196, edits=True,
+    ),
+    "qwen-image-layered": Family(
+        "Qwen-Image-Layered", "qwen-image-layered", "qwen", 100, "qwen-image-layered", guidance=(1.0, 4.0), references=1, layers=4
     ),
     "ernie-image": Family("ERNIE-Image", "ernie-image", "flux2", 64, "ernie-image", guidance=(1.0, 4.0)),
     "krea-2": Family("Krea 2", "krea-2", "qwen", 64, "krea-2", guidance=(0.0, 4.5)),
@@ -160,11 +164,11 @@ class Case:
     def reference_side(self) -> int:
         """Tokens of a side of a reference image, as the pipelines resize one of the image's size."""
         pixels = min(self.size, MEGAPIXEL) if self.spec.kept_area else MEGAPIXEL
-        return (self.size if self.tiny else pixels) // PIXELS
+        return (self.size if self.tiny or self.spec.layers else pixels) // PIXELS
 
     @property
     def image_tokens(self) -> int:
-        return self.side**2 + self.images * self.reference_side**2
+        return (1 + self.spec.layers) * self.side**2 + self.images * self.reference_side**2
 
     @property
     def title(self) -> str:

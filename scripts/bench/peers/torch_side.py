@@ -112,8 +112,8 @@ def step_arguments(case: Case, model, draw: Draw) -> list:
 
 
 def grids(case: Case) -> list:
-    """Tokens of the sides of the image and of each reference image."""
-    return [case.side] + [case.reference_side] * case.images
+    """Tokens of the sides of the image, of its layers and of each reference image."""
+    return [case.side] * (1 + case.spec.layers) + [case.reference_side] * case.images
 
 
 def z_image(case: Case, config, draw: Draw) -> list:
@@ -190,6 +190,7 @@ def qwen_image(case: Case, config, draw: Draw) -> list:
             "encoder_hidden_states_mask": None,
             "timestep": draw.constant(0.5),
             "img_shapes": [[(1, side, side) for side in grids(case)]],
+            "additional_t_cond": torch.zeros(1, dtype=torch.long, device=draw.device) if config.use_additional_t_cond else None,
         }
         for _ in range(1 + case.guided)
     ]

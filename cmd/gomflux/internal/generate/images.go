@@ -154,10 +154,10 @@ func (g *generation) checkLayers() error {
 		return cli.UsageErrorf("output %s: JPEG has no transparency, which layers need (.png, .webp and .ora have it)", name)
 	case !splits && picture.IsOpenRaster(name):
 		return cli.UsageErrorf("output %s: OpenRaster is for layers, and %s generates one image (%s splits an image into layers)", name,
-			g.model.Class(), family.NamesWith(family.HasLayers))
+			g.model.Class(), family.Splitters())
 	case !splits && strings.TrimSpace(g.allPrompts[0]) == "" && g.layers.Given():
 		return cli.UsageErrorf("layers %d: %s generates one image (%s splits an image into layers)", g.layers.OrZero(), g.model.Class(),
-			family.NamesWith(family.HasLayers))
+			family.Splitters())
 	}
 	return nil
 }

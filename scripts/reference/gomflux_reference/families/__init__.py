@@ -5,6 +5,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Callable
 
+from PIL import Image
+
 from ..files import STEPPED
 from .parts import option
 
@@ -59,6 +61,7 @@ class Family:
     states: dict = field(default_factory=dict)
     pack: Callable = lambda pipe, x: x  # latents as pictures -> the pipeline's argument
     unpack: Callable = lambda pipe, x, height, width: x  # what its scheduler steps with -> latents as pictures
+    read: Callable = lambda pipe, file: Image.open(file)  # gomflux's file -> the image as the pipeline returns it here
     index: Callable = lambda d: {}  # dims -> what model_index.json has besides
     # arguments of the pipeline's call that small models name in model_index.json -> their dims
     options: dict = field(default_factory=dict)

@@ -227,6 +227,10 @@ def stacked(layers: list) -> Image.Image:
     return image
 
 
+def read_layers(pipe, file) -> Image.Image:
+    return stacked([Image.open(file.with_stem(f"{file.stem}-{i}")) for i in range(1, images(pipe))])
+
+
 LAYERED = dataclasses.replace(
     TEXT,
     pipeline=diffusers.QwenImageLayeredPipeline,
@@ -245,6 +249,7 @@ LAYERED = dataclasses.replace(
     index=lambda d: {"resolution": d["resolution"]},
     options={"layers": "image_layers"},
     running=running_layered,
+    read=read_layers,
     references=(1,),
     reference_sides=(24, 140),
     transparent=True,
