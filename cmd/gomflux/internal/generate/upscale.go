@@ -105,6 +105,9 @@ func NewUpscaleCommand() *cobra.Command {
 		},
 	}
 	o.addFlags(cmd.Flags())
+	if err := cmd.RegisterFlagCompletionFunc("model", cli.CompleteUpscaler); err != nil {
+		panic(err) // the command does not have the flag
+	}
 	return cmd
 }
 
