@@ -55,8 +55,8 @@ func esrgan(ups int, blocks string) func(string) string {
 	return func(name string) string {
 		name = denseName.ReplaceAllString(name, "model.1.sub.$1.RDB$2.conv$3.0")
 		return strings.NewReplacer("conv_first", "model.0", "conv_body", "model.1.sub."+blocks,
-			"conv_up1", "model."+number[1],
-			"conv_up2", "model."+number[2], "conv_up3", "model."+number[3], "conv_hr", "model."+hr, "conv_last", "model."+last).Replace(name)
+			"conv_up1", "model."+number[1], "conv_up2", "model."+number[2], "conv_up3", "model."+number[3],
+			"conv_hr", "model."+hr, "conv_last", "model."+last).Replace(name)
 	}
 }
 

@@ -38,7 +38,7 @@ func CompleteFiles(extensions ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(extensions, cobra.ShellCompDirectiveFilterFileExt)
 }
 
-// CompleteUpscaler offers networks for gomflux upscale and, if none of them fits, files.
+// CompleteUpscaler offers networks for gomflux upscale, and files if no network fits.
 func CompleteUpscaler(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var found []string
 	for _, m := range catalog.Upscalers {
