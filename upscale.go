@@ -43,7 +43,8 @@ type UpscaleOptions struct {
 
 // OpenUpscaler loads a network by its name: a safetensors file, a folder with one, one of the published networks that
 // gomflux models lists, or owner/name:file in the Hugging Face cache. Of the options it uses Device, Dtype and
-// Progress; [Lanczos] does not need them. Without a Dtype a GPU computes in float16, and where that overflows in float32. The caller must close it.
+// Progress; [Lanczos] does not need them. Without a Dtype a GPU computes in float16, and where that
+// overflows in float32. The caller must close it.
 func OpenUpscaler(ctx context.Context, name string, o *OpenOptions) (*Upscaler, error) {
 	if name == Lanczos {
 		return &Upscaler{name: name}, nil

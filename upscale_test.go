@@ -225,7 +225,8 @@ func TestUpscalerNames(t *testing.T) {
 		gomflux.DefaultUpscaler: "(to get it: gomflux pull realesrgan-x4plus; 66 MB)",
 		"nothing.safetensors":   "no upscaler nothing.safetensors: expected a safetensors file",
 		pickle:                  "a pickle file, which can run arbitrary code",
-		"models/testdata/zimage-ordinary/model/vae/diffusion_pytorch_model.safetensors": "expected a network that enlarges images, found only vae",
+		"models/testdata/zimage-ordinary/model/vae/diffusion_pytorch_model.safetensors": "expected a network that enlarges images, " +
+			"found only vae",
 	} {
 		if _, err := gomflux.OpenUpscaler(t.Context(), name, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, expected %s", name, err, want)
@@ -269,7 +270,8 @@ func TestRefine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tiled.Image.Rect != image.Rect(0, 0, 90, 70) || tiled.Settings.Width != 90 || tiled.Settings.Seed != 5 || tiled.StepsRun != 8 || steps != 8 {
+	if tiled.Image.Rect != image.Rect(0, 0, 90, 70) || tiled.Settings.Width != 90 || tiled.Settings.Seed != 5 ||
+		tiled.StepsRun != 8 || steps != 8 {
 		t.Errorf("image %v, settings %+v, %d steps", tiled.Image.Rect, tiled.Settings, tiled.StepsRun)
 	}
 	// a corner belongs to the first tile alone

@@ -78,6 +78,8 @@ func newCompletionCommand() *cobra.Command {
 var flagCompletions = map[string]cobra.CompletionFunc{
 	"model":                     cli.CompleteModel,
 	"base-model":                cli.CompleteModel,
+	"refine-model":              cli.CompleteModel,
+	"upscaler":                  cli.CompleteUpscaler,
 	"random":                    completeRandom,
 	"scheduler":                 cli.CompleteWords(scheduler.Names()...),
 	"step-cache":                cli.CompleteWords("first-block:0.05", "first-block:0.1", "easy:0.02", "easy:0.05"),
@@ -117,6 +119,7 @@ var argCompletions = map[string]cobra.CompletionFunc{
 	"rm":        completeCached,
 	"info":      cli.CompleteFiles(cli.SettingsFiles...),
 	"roundtrip": cli.CompleteFiles(cli.ImageFiles...),
+	"upscale":   cli.CompleteFiles(cli.ImageFiles...),
 	"decode":    cli.CompleteFiles(cli.LatentsFiles...),
 }
 

@@ -54,8 +54,9 @@ func esrgan(ups int, blocks string) func(string) string {
 	hr, last := map[int]string{0: "2", 1: "5", 2: "8", 3: "11"}[ups], map[int]string{0: "4", 1: "7", 2: "10", 3: "13"}[ups]
 	return func(name string) string {
 		name = denseName.ReplaceAllString(name, "model.1.sub.$1.RDB$2.conv$3.0")
-		return strings.NewReplacer("conv_first", "model.0", "conv_body", "model.1.sub."+blocks, "conv_up1", "model."+number[1],
-			"conv_up2", "model."+number[2], "conv_up3", "model."+number[3], "conv_hr", "model."+hr, "conv_last", "model."+last).Replace(name)
+		return strings.NewReplacer("conv_first", "model.0", "conv_body", "model.1.sub."+blocks,
+			"conv_up1", "model."+number[1], "conv_up2", "model."+number[2], "conv_up3", "model."+number[3],
+			"conv_hr", "model."+hr, "conv_last", "model."+last).Replace(name)
 	}
 }
 

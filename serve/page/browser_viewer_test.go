@@ -66,6 +66,24 @@ func (b *browser) viewSaid(text string) {
 	b.wait(fmt.Sprintf(`document.getElementById("view-state").textContent === %q`, text))
 }
 
+// TestEnlarge enlarges an image, which is downloaded.
+func TestEnlarge(t *testing.T) {
+	t.Parallel()
+	b := start(t, nil)
+	b.show("first")
+	b.run(chromedp.Click(".picture .full"))
+	b.viewed("first")
+	b.run(chromedp.Evaluate[chromedp.Void](`let file;
+	URL.createObjectURL = blob => { file = blob; return "about:blank"; };
+	HTMLAnchorElement.prototype.click = async function() {
+		const image = await createImageBitmap(file);
+		window.large = this.download.slice(-7) + " " + image.width + "x" + image.height;
+	}`))
+	b.run(chromedp.Click("#view-enlarge"))
+	b.viewSaid("The enlarged image is downloaded.")
+	b.wait(`window.large === "_2x.png 128x128"`)
+}
+
 // TestViewer looks at images with keys, a mouse, and its wheel.
 func TestViewer(t *testing.T) {
 	t.Parallel()

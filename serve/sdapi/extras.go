@@ -154,7 +154,8 @@ func (p *plan) setHires(maxPixels int) error {
 	var err error
 	if e.Upscaler, err = api.FindUpscaler(hr.upscaler); err != nil || strings.EqualFold(hr.upscaler, none) {
 		e.Upscaler = gomflux.Lanczos
-		p.request.warn("hr_upscaler %s is not known, and %s was used (GET %supscalers lists those that are)", hr.upscaler, e.Upscaler, prefix)
+		p.request.warn("hr_upscaler %s is not known, and %s was used (GET %supscalers lists those that are)", hr.upscaler,
+			e.Upscaler, prefix)
 	}
 	width, height := p.size()
 	e.Scale = hr.scale

@@ -93,7 +93,8 @@ func TestSubmitted(t *testing.T) {
 			options: gomflux.Options{Enlarge: &gomflux.EnlargeOptions{Upscaler: "lanczos",
 				UpscaleOptions: gomflux.UpscaleOptions{Scale: 1.5}, Refine: &gomflux.RefineOptions{Strength: 0.3}}}},
 		{body: `{"enable_hr":true,"hr_upscaler":"Latent","hr_prompt":"x","hr_resize_x":64,"denoising_strength":0}`,
-			options:  gomflux.Options{Enlarge: &gomflux.EnlargeOptions{Upscaler: "lanczos", UpscaleOptions: gomflux.UpscaleOptions{Width: 64}}},
+			options: gomflux.Options{Enlarge: &gomflux.EnlargeOptions{Upscaler: "lanczos",
+				UpscaleOptions: gomflux.UpscaleOptions{Width: 64}}},
 			warnings: []string{"hr_prompt was ignored", "hr_upscaler Latent is not known, and lanczos was used"}},
 
 		{body: `{"override_settings":{"sd_vae":"Automatic","CLIP_stop_at_last_layers":1,"samples_format":"webp","eta_noise_seed_delta":0}}`,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models/catalog"
@@ -35,6 +36,23 @@ func CompleteWords(words ...string) cobra.CompletionFunc {
 
 func CompleteFiles(extensions ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(extensions, cobra.ShellCompDirectiveFilterFileExt)
+}
+
+// CompleteUpscaler offers networks for gomflux upscale, and files if no network fits.
+func CompleteUpscaler(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var found []string
+	for _, m := range catalog.Upscalers {
+		if strings.HasPrefix(m.Name, prefix) {
+			found = append(found, m.Name)
+		}
+	}
+	if strings.HasPrefix(gomflux.Lanczos, prefix) {
+		found = append(found, gomflux.Lanczos)
+	}
+	if len(found) == 0 {
+		return []string{"safetensors"}, cobra.ShellCompDirectiveFilterFileExt
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
 func CompleteFolders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -105,6 +105,9 @@ func NewUpscaleCommand() *cobra.Command {
 		},
 	}
 	o.addFlags(cmd.Flags())
+	if err := cmd.RegisterFlagCompletionFunc("model", cli.CompleteUpscaler); err != nil {
+		panic(err) // the command does not have the flag
+	}
 	return cmd
 }
 
@@ -309,7 +312,7 @@ func (u *upscaling) image(ctx context.Context, name string) error {
 	return unreported(u.out, r.File)
 }
 
-// settingsOf returns the settings in an image, zero ones if there are none.
+// settingsOf returns the settings in an image, or zero ones.
 func settingsOf(name string) *picture.Settings {
 	if found, err := picture.ReadSettingsFile(name); err == nil {
 		return &found.Settings
@@ -331,7 +334,8 @@ func (u *upscaling) refined(
 ) (image.Image, *picture.Settings, error) {
 	start := time.Now()
 	o := gomflux.Options{
-		Prompt: cmp.Or(u.prompt, settings.Prompt), NegativePrompt: u.negative, Steps: u.steps.OrZero(), Guidance: u.guidance.Value, Progress: progress.Report,
+		Prompt:         cmp.Or(u.prompt, settings.Prompt),
+		NegativePrompt: u.negative, Steps: u.steps.OrZero(), Guidance: u.guidance.Value, Progress: progress.Report,
 	}
 	if len(u.seed) > 0 {
 		o.Seed = &u.seed[0]

@@ -1,0 +1,46 @@
+package native
+
+import (
+	"bytes"
+	"image"
+	"testing"
+
+	"github.com/gomflux/gomflux/picture"
+)
+
+// TestUpscale enlarges an image, which keeps its settings.
+func TestUpscale(t *testing.T) {
+	s := serve(t, nil)
+	var list struct {
+		Upscalers []struct {
+			Name  string
+			Scale int
+		}
+	}
+	s.call("GET", "/api/v1/upscalers", "", 200, &list)
+	if n := len(list.Upscalers); n == 0 || list.Upscalers[n-1].Name != "lanczos" || list.Upscalers[n-1].Scale != 8 {
+		t.Errorf("upscalers %v", list)
+	}
+	var b bytes.Buffer
+	settings := picture.Settings{Generator: "test", Model: "m", Prompt: "a cat", Steps: 1, Height: 5, Width: 6}
+	if err := picture.Encode(&b, picture.PNG, image.NewRGBA(image.Rect(0, 0, 6, 5)), &settings); err != nil {
+		t.Fatal(err)
+	}
+	var file []byte
+	s.call("POST", "/api/v1/upscale?scale=3&upscaler=Lanczos", b.String(), 200, &file)
+	found, err := picture.ReadSettings(bytes.NewReader(file))
+	if err != nil || found.Width != 18 || found.Height != 15 || found.Settings.Prompt != "a cat" || found.Settings.UpscaledWidth != 18 {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	for query, body := range map[string]string{
+		"scale=0": b.String(), "scale=x": b.String(), "scale=9&upscaler=lanczos": b.String(), "upscaler=/etc/passwd": b.String(),
+		"upscaler=lanczos": "no image",
+	} {
+		s.call("POST", "/api/v1/upscale?"+query, body, 400, nil)
+	}
+	var large bytes.Buffer // its result has more pixels than the server generates
+	if err := picture.Encode(&large, picture.PNG, image.NewRGBA(image.Rect(0, 0, 200, 200)), nil); err != nil {
+		t.Fatal(err)
+	}
+	s.call("POST", "/api/v1/upscale?upscaler=lanczos", large.String(), 400, nil)
+}
