@@ -202,11 +202,14 @@ func (m *LanguageModel) load(c component.Component, o LoadOptions) error {
 	if err := p.checkQuantizations(); err != nil {
 		return err
 	}
-	if free := p.available(); free > 0 && o.Warn != nil {
-		if needed := p.weightsMemory(m.loadable, o.Quantize).bytes + m.model.CacheBytes(usualTokens); needed > free {
-			o.Warn(fmt.Sprintf("the language model needs %s of memory, and %s are free (--quantize reduces it)",
-				units.Bytes(needed), units.Bytes(free)))
-		}
+	needed := p.weightsMemory(m.loadable, o.Quantize).bytes + m.model.CacheBytes(usualTokens)
+	short := func() bool { free := p.available(); return free > 0 && needed > free }
+	if short() && o.MakeRoom != nil {
+		o.MakeRoom()
+	}
+	if free := p.available(); short() && o.Warn != nil {
+		o.Warn(fmt.Sprintf("the language model needs %s of memory, and %s are free (--quantize reduces it)",
+			units.Bytes(needed), units.Bytes(free)))
 	}
 	return p.ensureLoaded(c.Dir, nil, o.Progress)
 }
@@ -234,6 +237,9 @@ const maxSeen = 1 << 20
 func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, thinking bool, o textgen.Options,
 	piece func(textgen.Piece),
 ) (t textgen.Text, err error) {
+	if m.tokenizer == nil {
+		return t, ErrClosed
+	}
 	if len(images) > 0 && m.blind != nil {
 		return t, errs.Request(m.blind)
 	}
