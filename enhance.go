@@ -250,13 +250,13 @@ func (m *Model) enhance(ctx context.Context, o *Options) error {
 	}
 	e, err := m.source.Enhance(ctx, o.Prompt, o.References, o.Enhance)
 	if err == nil {
-		o.use(e)
+		o.Use(e)
 	}
 	return err
 }
 
-// use sets the prompt to a rewritten one, which Settings record with the original.
-func (o *Options) use(e *Enhanced) {
+// Use sets the prompt to a rewritten one, which Settings record with the original.
+func (o *Options) Use(e *Enhanced) {
 	o.Enhance = nil
 	if o.Prompt = e.Prompt; e.Prompt != e.Original {
 		o.OriginalPrompt, o.EnhancedBy = e.Original, e.Model

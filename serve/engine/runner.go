@@ -74,12 +74,13 @@ func (e *Engine) loop() {
 func (e *Engine) start() (*Job, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	w := e.queue.next(e.key)
+	w := e.queue.next(e.inMemory())
 	if w == nil {
 		return nil, e.closed
 	}
 	j := w.job
 	j.started = e.now()
+	j.loadBegan = j.started
 	j.state = Loading
 	if e.model != nil && e.key == j.key {
 		j.state = Running
@@ -96,14 +97,16 @@ func (e *Engine) start() (*Job, bool) {
 // memory after Config.Rest. It returns the time until it should be called again.
 func (e *Engine) idle() time.Duration {
 	const never = time.Hour
-	if e.model != nil && e.c.KeepAlive >= 0 && e.now().Sub(e.used) >= e.c.KeepAlive {
+	loaded := e.inMemory() != ""
+	if loaded && e.c.KeepAlive >= 0 && e.now().Sub(e.used) >= e.c.KeepAlive {
 		e.free()
+		loaded = false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.forget()
 	next := e.rest(never)
-	if e.model != nil && e.c.KeepAlive >= 0 {
+	if loaded && e.c.KeepAlive >= 0 {
 		next = min(next, e.c.KeepAlive-e.now().Sub(e.used))
 	}
 	for _, j := range e.list {
@@ -152,8 +155,14 @@ func (e *Engine) answerUnloads() {
 	e.unloads = nil
 }
 
-// free frees the model.
+// free frees all models.
 func (e *Engine) free() {
+	e.freeLanguage()
+	e.freeModel()
+}
+
+// freeModel frees the model for images.
+func (e *Engine) freeModel() {
 	e.mu.Lock()
 	m := e.model
 	e.model, e.name, e.key, e.broken = nil, "", "", false
@@ -171,11 +180,13 @@ func (e *Engine) free() {
 // run runs a job to its end.
 func (e *Engine) run(j *Job) {
 	r := j.request
-	err := e.load(j, &r)
-	if err == nil {
-		err = j.protect(func() error { return e.generate(j, &r) })
-		var p *PanicError
-		e.broken = errors.As(err, &p)
+	err := e.write(j, &r)
+	if err == nil && j.images > 0 {
+		e.freeLanguage()
+		if err = e.load(j, &r); err == nil {
+			err = j.protect(func() error { return e.generate(j, &r) })
+			e.brokenBy(err)
+		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,21 +194,38 @@ func (e *Engine) run(j *Job) {
 	e.touched = e.used
 	e.running = nil
 	e.end(j, err)
-	e.queue.giveBack(j.client, j.images-max(1, len(j.pictures)))
+	e.queue.giveBack(j.client, max(1, j.images)-max(1, len(j.pictures)))
 	e.reorder()
+}
+
+// brokenBy notes that a model was used by a job that panicked.
+func (e *Engine) brokenBy(err error) {
+	_, panicked := errors.AsType[*PanicError](err)
+	e.broken = e.broken || panicked
+}
+
+// loads notes that a model is being loaded for a job.
+func (e *Engine) loads(j *Job) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	j.state, j.loadBegan, j.loadTime = Loading, e.now(), 0
+	return j.loadBegan
 }
 
 // load loads the model of a job if it is not in memory. Another model is freed before.
 func (e *Engine) load(j *Job, r *Request) error {
 	if e.model != nil && e.key == j.key {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		j.state = Running
 		return nil
 	}
-	e.free()
+	e.freeModel()
 	if j.ctx.Err() != nil {
 		return context.Cause(j.ctx)
 	}
 	var m Model
-	start := e.now()
+	start := e.loads(j)
 	err := j.protect(func() (err error) {
 		m, err = e.c.Open(j.ctx, r.Model, r.LoRAs, func(p gomflux.Progress) { e.progress(j, p) })
 		if err != nil && j.ctx.Err() == nil {
@@ -260,7 +288,7 @@ func (e *Engine) progress(j *Job, p gomflux.Progress) {
 	case gomflux.PhaseLoad:
 		now := e.now()
 		if p.Bytes > 0 {
-			j.loadTime = time.Duration(float64(now.Sub(j.started)) * float64(p.TotalBytes) / float64(p.Bytes))
+			j.loadTime = time.Duration(float64(now.Sub(j.loadBegan)) * float64(p.TotalBytes) / float64(p.Bytes))
 		}
 		if p.Bytes < p.TotalBytes && now.Sub(j.loadingShown) < loadingPause {
 			return
