@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
@@ -75,6 +76,18 @@ func findLanguage(fsys fs.FS) (l languageFolder, err error) {
 		l.tokenizer = "processor"
 	}
 	return l, nil
+}
+
+// HasLanguageModel reports whether a model folder has a language model, and whether that sees images. It reads
+// no weights.
+func HasLanguageModel(fsys fs.FS) (writes, sees bool) {
+	at, err := findLanguage(fsys)
+	if err != nil {
+		return false, false
+	}
+	f := component.Folder{FS: fsys, Points: &hooks.Points{}}
+	_, m, err := f.LanguageModel("language_model", at.weights)
+	return err == nil, err == nil && m.Images() != nil
 }
 
 // LoadLanguageModel reads the language model in a model folder, or in a folder of its own. Of the

@@ -295,7 +295,7 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	}
 	s := serve.New(serve.Config{
 		Engine: engine.New(engine.Config{
-			Open: models.open, Models: models.list, Queue: o.maxQueue.OrElse(serveQueue), KeepAlive: o.keepAlive.OrElse(serveKeepAlive),
+			Open: models.open, OpenLanguage: models.openLanguage, Models: models.list, Queue: o.maxQueue.OrElse(serveQueue), KeepAlive: o.keepAlive.OrElse(serveKeepAlive),
 			Shared: o.shared(host), Keep: serveKeep, Log: log,
 			Memory:  func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
 			Release: func() { gomflux.ReleaseMemory(ctx) }, Rest: serveRest, // an error means that the server shuts down
