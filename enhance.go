@@ -66,6 +66,7 @@ type Enhanced struct {
 	Model    string // the language model
 	Thinking string // what the language model wrote before the prompt
 	Tokens   int    // that the language model wrote
+	Whole    bool   // false if the text was ended by a limit of tokens
 	Source   string // where the system prompt is from, with its licence
 }
 
@@ -140,7 +141,8 @@ func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, r
 		o.Warn(fmt.Sprintf("the language model changed the quoted text %q twice: the prompt stays as it was typed", made.Lost))
 	}
 	return &Enhanced{
-		Prompt: made.Text.Text, Original: prompt, Model: m.name, Thinking: made.Thinking, Tokens: made.Tokens, Source: rewriter.Source,
+		Prompt: made.Text.Text, Original: prompt, Model: m.name, Thinking: made.Thinking, Tokens: made.Tokens, Whole: made.Whole,
+		Source: rewriter.Source,
 	}, nil
 }
 

@@ -277,6 +277,9 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 			return t, err
 		}
 	}
+	if m.context > 0 && len(ids) >= m.context {
+		return t, errs.Request(fmt.Errorf("the prompt has %d tokens: the language model can see %d, with those of the text", len(ids), m.context))
+	}
 	o.Context, o.Stop = m.context, m.stop
 	capacity := len(ids) + o.MaxTokens
 	if m.context > 0 {

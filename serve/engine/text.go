@@ -186,12 +186,13 @@ func (e *Engine) answer(j *Job, r *Request) error {
 		var made *gomflux.Enhanced
 		if made, err = e.language.Enhance(j.writes, r.Model, r.Options.Prompt, r.Options.References, &o); err == nil {
 			r.Options.Use(made)
-			a = &gomflux.Answer{Text: made.Prompt, Model: made.Model, Tokens: made.Tokens, Whole: true}
+			a = &gomflux.Answer{Text: made.Prompt, Model: made.Model, Tokens: made.Tokens, Whole: made.Whole}
 		}
 	}
 	if err != nil {
 		return err
 	}
+	a.Model = o.Model // which clients know
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.speeds.text[languageKey(o.Model)] == nil {

@@ -202,7 +202,9 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 		info.Defaults = *d
 	}
 	if info.Missing == "" {
-		info.Writes, info.Sees = models.HasLanguageModel(source.FS())
+		if _, builtin := catalog.Builtins()[name]; !builtin { // which are not trained to write
+			info.Writes, info.Sees = models.HasLanguageModel(source.FS())
+		}
 		m.estimate(name, source)
 	}
 	return info
