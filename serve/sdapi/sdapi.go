@@ -109,6 +109,7 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		"skip":                 post(h.interrupt), // of a job with several images, all that are not finished
 		"unload-checkpoint":    post(func(*http.Request) { h.unload() }),
 		"png-info":             {http.MethodPost: h.pngInfo},
+		"interrogate":          {http.MethodPost: h.interrogate},
 	}
 	for _, name := range []string{
 		"sd-vae", "sd-modules", "script-info", "prompt-styles", "hypernetworks", "face-restorers", "realesrgan-models",
@@ -128,7 +129,7 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		h.routes[name] = route{http.MethodPost: refresh}
 	}
 	for name, what := range map[string]string{
-		"extra-single-image": "upscaling", "extra-batch-images": "upscaling", "interrogate": "describing images",
+		"extra-single-image": "upscaling", "extra-batch-images": "upscaling",
 	} {
 		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) {
 			writeError(w, &statusError{http.StatusNotImplemented, what + " is not supported"})

@@ -251,7 +251,12 @@ func TestRoutes(t *testing.T) {
 		{"POST png-info", `{"image":"http://example.org/x.png"}`, "is not fetched", 400},
 		{"POST extra-single-image", "{}", "upscaling is not supported", 501},
 		{"POST extra-batch-images", "{}", "upscaling is not supported", 501},
-		{"POST interrogate", "{}", "describing images is not supported", 501},
+		{"POST interrogate", fmt.Sprintf(`{"image":"data:image/png;base64,%s","model":"clip"}`, pngFile(4, 4)), `{"caption":"a cat"}`, 200},
+		{"POST interrogate", fmt.Sprintf(`{"image":%q}`, pngFile(4, 4)), `{"caption":"a cat"}`, 200},
+		{"POST interrogate", `{"model":"clip"}`, "Image not found", 404},
+		{"POST interrogate", `{"image":"x","model":"deepdanbooru"}`, "Model not found", 404},
+		{"POST interrogate", `{"image":"x","model":"clip"}`, "image: ", 400},
+		{"POST interrogate", `{"image":3}`, "image: expected a string", 422},
 		{"GET refresh-vae", "", "Method Not Allowed", 405},
 	} {
 		method, path, _ := strings.Cut(test.request, " ")
