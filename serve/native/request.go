@@ -37,6 +37,8 @@ type jsonRequest struct {
 	Model             string      `json:"model"`
 	Prompt            string      `json:"prompt"`
 	Enhance           *jsonWriter `json:"enhance"`
+	OriginalPrompt    string      `json:"original_prompt"` // of a prompt that was rewritten before
+	EnhancedBy        string      `json:"enhanced_by"`
 	NegativePrompt    string      `json:"negative_prompt"`
 	Height            int         `json:"height"`
 	Width             int         `json:"width"`
@@ -145,7 +147,8 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 		return q, badRequest("label: %d bytes, expected at most %d", len(j.Label), maxLabel)
 	}
 	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Label: j.Label, Options: gomflux.Options{
-		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
+		Prompt: j.Prompt, OriginalPrompt: j.OriginalPrompt, EnhancedBy: j.EnhancedBy, NegativePrompt: j.NegativePrompt,
+		Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
 		TrueCFGScale: j.TrueCFGScale, CFGNormalization: j.CFGNormalization, CFGTruncation: j.CFGTruncation,
 		StepCache:         j.StepCache,

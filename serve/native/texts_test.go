@@ -57,6 +57,10 @@ func TestTexts(t *testing.T) {
 		t.Errorf("events %+v", events)
 	}
 
+	s.call("POST", "/api/v1/jobs", `{"prompt":"better","original_prompt":"a cat","enhanced_by":"shapes"}`, 202, nil)
+	if _, r := s.engine.last(); r.Options.OriginalPrompt != "a cat" || r.Options.EnhancedBy != "shapes" || r.Language != nil {
+		t.Errorf("options %+v", r.Options)
+	}
 	s.call("POST", "/api/v1/describe", `{"prompt":"why?"}`, 400, nil)
 	s.call("POST", "/api/v1/jobs", `{"enhance":{"max_tokens":9000}}`, 400, nil)
 	s.call("POST", "/api/v1/jobs", `{"enhance":true}`, 400, nil)

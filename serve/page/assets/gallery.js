@@ -241,6 +241,14 @@ export class Gallery {
     if (await this.start(picture)) await this.form.inpainting.paint();
   }
 
+  async describe(picture) {
+    try {
+      await this.describer.describeFile(await load(picture.url, picture.name ?? fileName(picture)));
+    } catch (error) {
+      this.fail(error.message);
+    }
+  }
+
   showFavourite(item, on) {
     this.pictures.get(item).favourite = on === true;
     item.querySelector(".favourite").ariaPressed = String(on === true);
