@@ -278,7 +278,7 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 		}
 	}
 	if m.context > 0 && len(ids) >= m.context {
-		return t, errs.Request(fmt.Errorf("the prompt has %d tokens: the language model can see %d, with those of the text", len(ids), m.context))
+		return t, errs.Requestf("the prompt has %d tokens: the language model can see %d, with those of the text", len(ids), m.context)
 	}
 	o.Context, o.Stop = m.context, m.stop
 	capacity := len(ids) + o.MaxTokens

@@ -170,11 +170,15 @@ func (e *Engine) freeModel() {
 	if m != nil {
 		e.checking.Lock()
 		defer e.checking.Unlock()
-		Protect(e.c.Log, "model", NewID(), m.Close)
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.touched = e.now()
+		e.close(m.Close)
 	}
+}
+
+func (e *Engine) close(model func() error) {
+	Protect(e.c.Log, "model", NewID(), model)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.touched = e.now()
 }
 
 // run runs a job to its end.
@@ -204,14 +208,6 @@ func (e *Engine) brokenBy(err error) {
 	e.broken = e.broken || panicked
 }
 
-// loads notes that a model is being loaded for a job.
-func (e *Engine) loads(j *Job) time.Time {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	j.state, j.loadBegan, j.loadTime = Loading, e.now(), 0
-	return j.loadBegan
-}
-
 // load loads the model of a job if it is not in memory. Another model is freed before.
 func (e *Engine) load(j *Job, r *Request) error {
 	if e.model != nil && e.key == j.key {
@@ -224,12 +220,30 @@ func (e *Engine) load(j *Job, r *Request) error {
 	if j.ctx.Err() != nil {
 		return context.Cause(j.ctx)
 	}
-	var m Model
-	start := e.loads(j)
-	err := j.protect(func() (err error) {
-		m, err = e.c.Open(j.ctx, r.Model, r.LoRAs, func(p gomflux.Progress) { e.progress(j, p) })
-		if err != nil && j.ctx.Err() == nil {
-			err = unusable(r.Model, err)
+	m, err := open(j.ctx, e, j, r.Model, j.model, func() (Model, error) {
+		return e.c.Open(j.ctx, r.Model, r.LoRAs, func(p gomflux.Progress) { e.progress(j, p) })
+	})
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.model, e.name, e.key = m, r.Model, j.key
+	j.state = Running
+	j.imageStarted = e.now()
+	return nil
+}
+
+// open opens a model for a job, and notes under a name how long that took.
+func open[M any](ctx context.Context, e *Engine, j *Job, model, timed string, f func() (M, error)) (m M, err error) {
+	e.mu.Lock()
+	start := e.now()
+	j.state, j.loadBegan, j.loadTime = Loading, start, 0
+	e.mu.Unlock()
+	err = j.protect(func() (err error) {
+		m, err = f()
+		if err != nil && ctx.Err() == nil {
+			err = unusable(model, err)
 		}
 		return err
 	})
@@ -237,15 +251,11 @@ func (e *Engine) load(j *Job, r *Request) error {
 	defer e.mu.Unlock()
 	took := e.now().Sub(start)
 	e.stats.Seconds[gomflux.PhaseLoad] += took.Seconds()
-	if err != nil {
-		return err
+	if err == nil {
+		e.stats.Loads++
+		e.speeds.loaded(timed, took)
 	}
-	e.stats.Loads++
-	e.speeds.loaded(j.model, took)
-	e.model, e.name, e.key = m, r.Model, j.key
-	j.state = Running
-	j.imageStarted = e.now()
-	return nil
+	return m, err
 }
 
 // unusable returns the error of a model that could not be opened, unless it is the fault of the request

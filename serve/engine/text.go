@@ -57,7 +57,7 @@ func (e *Engine) checkLanguage(r *Request) error {
 	return nil
 }
 
-// inMemory returns the key of the model that was loaded last, "" if there is none.
+// inMemory returns the key of the model that was loaded last, "" without one.
 func (e *Engine) inMemory() string {
 	if e.language != nil {
 		return languageKey(e.languageName)
@@ -127,26 +127,16 @@ func (e *Engine) loadLanguage(j *Job, name string) error {
 	if j.writes.Err() != nil {
 		return context.Cause(j.writes)
 	}
-	start := e.loads(j)
-	var m LanguageModel
-	err := j.protect(func() (err error) {
-		m, err = e.c.OpenLanguage(j.writes, name, &gomflux.LanguageOptions{
+	m, err := open(j.writes, e, j, name, languageKey(name), func() (LanguageModel, error) {
+		return e.c.OpenLanguage(j.writes, name, &gomflux.LanguageOptions{
 			Progress: func(p gomflux.Progress) { e.progress(j, p) }, MakeRoom: e.freeModel,
 		})
-		if err != nil && j.writes.Err() == nil {
-			err = unusable(name, err)
-		}
-		return err
 	})
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	took := e.now().Sub(start)
-	e.stats.Seconds[gomflux.PhaseLoad] += took.Seconds()
 	if err != nil {
 		return err
 	}
-	e.stats.Loads++
-	e.speeds.loaded(languageKey(name), took)
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.language, e.languageName = m, name
 	return nil
 }
@@ -158,10 +148,7 @@ func (e *Engine) freeLanguage() {
 	e.language, e.languageName = nil, ""
 	e.mu.Unlock()
 	if m != nil {
-		Protect(e.c.Log, "model", NewID(), m.Close)
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.touched = e.now()
+		e.close(m.Close)
 	}
 }
 

@@ -32,7 +32,8 @@ func (l *writer) write(ctx context.Context, what string, o *gomflux.LanguageOpti
 	return l.err
 }
 
-func (l *writer) Enhance(ctx context.Context, model, prompt string, _ []image.Image, o *gomflux.LanguageOptions) (*gomflux.Enhanced, error) {
+func (l *writer) Enhance(ctx context.Context, model, prompt string, _ []image.Image, o *gomflux.LanguageOptions,
+) (*gomflux.Enhanced, error) {
 	if err := l.write(ctx, prompt+" for "+model, o); err != nil {
 		return nil, err
 	}
@@ -139,8 +140,8 @@ func TestText(t *testing.T) {
 			t.Errorf("options %+v", o)
 		}
 		// texts are first while the language model is there
-		expectLog(t, w, "open language a", "write language a q1", "write language a p for a", "write language a p for a", "close language a",
-			"run a better p")
+		expectLog(t, w, "open language a", "write language a q1", "write language a p for a", "write language a p for a",
+			"close language a", "run a better p")
 	})
 }
 

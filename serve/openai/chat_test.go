@@ -120,7 +120,8 @@ func TestChatStream(t *testing.T) {
 			}
 			used = c.Usage
 		}
-		if text != "a cat" || finish != "length" || roles != "assistant" || events[len(events)-1] != "data: [DONE]" || (used != nil) != usage {
+		if text != "a cat" || finish != "length" || roles != "assistant" ||
+			events[len(events)-1] != "data: [DONE]" || (used != nil) != usage {
 			t.Errorf("events %q", events)
 		}
 	}

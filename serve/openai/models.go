@@ -38,7 +38,8 @@ func modelOf(m *engine.ModelInfo) model {
 	if !ok || owner == "" {
 		owner = "gomflux"
 	}
-	return model{m.Name, "model", unix(m.Created, time.Unix(0, 0)), owner, m.Default, m.Loaded, m.Edits, m.Writes, m.Sees, m.HasAlpha, m.Licence}
+	created := unix(m.Created, time.Unix(0, 0))
+	return model{m.Name, "model", created, owner, m.Default, m.Loaded, m.Edits, m.Writes, m.Sees, m.HasAlpha, m.Licence}
 }
 
 // listModels lists the models that are there.

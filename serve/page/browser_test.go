@@ -59,7 +59,8 @@ func (m *model) Generate(ctx context.Context, o gomflux.Options) (*gomflux.Resul
 
 func (m *model) settings(o gomflux.Options) picture.Settings {
 	s := picture.Settings{
-		Generator: "gomflux test", Model: "shapes", Prompt: o.Prompt, OriginalPrompt: o.OriginalPrompt, EnhancedBy: o.EnhancedBy, NegativePrompt: o.NegativePrompt, Seed: *o.Seed,
+		Generator: "gomflux test", Model: "shapes", Prompt: o.Prompt, OriginalPrompt: o.OriginalPrompt, EnhancedBy: o.EnhancedBy,
+		NegativePrompt: o.NegativePrompt, Seed: *o.Seed,
 		Steps: o.Steps, Height: o.Height, Width: o.Width,
 	}
 	if s.Steps == 0 {

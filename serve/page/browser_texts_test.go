@@ -82,7 +82,8 @@ func TestEnhance(t *testing.T) {
 	}
 	b.run(chromedp.SendKeys("#prompt", kb.End+"!"), chromedp.Click("#generate"))
 	b.pictures(1)
-	if o := b.model.last(); o.Prompt != "a better cat for shapes !" || o.OriginalPrompt != "cat <lora:owner/style:1>" || o.EnhancedBy != "one" {
+	if o := b.model.last(); o.Prompt != "a better cat for shapes !" ||
+		o.OriginalPrompt != "cat <lora:owner/style:1>" || o.EnhancedBy != "one" {
 		t.Errorf("options %+v", o)
 	}
 	b.run(chromedp.Click("#as-typed"))

@@ -51,7 +51,7 @@ func (h *Handler) describe(r *http.Request) (string, error) {
 	current, _ := h.current(client)
 	name, ok := api.LanguageModel(h.models(), current.Name, true)
 	if !ok {
-		return "", &statusError{http.StatusNotImplemented, "describing images is not supported: no model here has a language model that sees them"}
+		return "", &statusError{http.StatusNotImplemented, "no model of this server has a language model that sees images"}
 	}
 	job, err := h.submit(r.Context(), engine.Request{
 		Client: client, Model: name, Messages: gomflux.Question(img.Pixels(), caption),
