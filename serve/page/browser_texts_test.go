@@ -73,9 +73,6 @@ func TestEnhance(t *testing.T) {
 	b.run(chromedp.Click("#enhance"))
 	b.wait(`!document.getElementById("error").hidden && document.getElementById("error").textContent.includes("nothing to rewrite")`)
 	b.run(chromedp.SendKeys("#prompt", "cat <lora:owner/style:1>"), chromedp.Click("#enhance"))
-	b.wait(value + `.startsWith("a better ") && document.getElementById("prompt").readOnly`) // as it comes
-	b.run(chromedp.Click("#generate"))
-	b.wait(`document.getElementById("error").textContent.includes("is being rewritten")`)
 	b.said("one has rewritten the prompt, which you can edit now.") // shapes cannot
 	if got := b.text(value); got != "a better cat for shapes <lora:owner/style:1>" {
 		t.Errorf("prompt %q", got)
@@ -97,6 +94,9 @@ func TestEnhance(t *testing.T) {
 	b.wait(`document.getElementById("as-typed").hidden`)
 	b.run(chromedp.Click("#enhance"))
 	b.wait(value + ` === "a " && document.querySelector("#jobs .state")?.textContent.startsWith("Writing")`)
+	b.wait(`document.getElementById("prompt").readOnly`)
+	b.run(chromedp.Click("#generate"))
+	b.wait(`document.getElementById("error").textContent.includes("is being rewritten")`)
 	b.run(chromedp.Click("#enhance")) // stops it
 	b.said("The prompt is as you typed it.")
 	b.wait(value + ` === "endless" && !document.getElementById("prompt").readOnly && !document.querySelector(".job")`)

@@ -1,7 +1,7 @@
 // The gallery.
 
 import { call } from "./api.js";
-import { pictureType } from "./images.js";
+import { pictureType, readURL } from "./images.js";
 import { describe, fileName, load, sources } from "./settings.js";
 import { bytes } from "./text.js";
 import { Viewer } from "./viewer.js";
@@ -243,7 +243,8 @@ export class Gallery {
 
   async describe(picture) {
     try {
-      await this.describer.describeFile(await load(picture.url, picture.name ?? fileName(picture)));
+      const name = picture.name ?? fileName(picture);
+      this.describer.describe({ name, data: await readURL(await load(picture.url, name)) });
     } catch (error) {
       this.fail(error.message);
     }

@@ -148,13 +148,10 @@ export class Texts {
   async enhance() {
     const { form } = this;
     const typed = byID("prompt").value;
-    this.fail("");
-    if (typed.trim() === "") {
-      this.fail("The prompt is empty: there is nothing to rewrite.");
-      return;
-    }
     const tags = typed.match(/<lora:[^<>]*>/g) ?? []; // which are no words
+    this.fail("");
     try {
+      if (typed.trim() === "") throw new Error("The prompt is empty: there is nothing to rewrite.");
       const { prompt, model, seed, references } = form.request();
       const own = form.model()?.writes;
       const enhance = own ? {} : { model: form.models.find(m => m.writes && !m.missing).name };
@@ -184,32 +181,19 @@ export class Texts {
     if (!byID("describe").open) byID("describe").showModal();
   }
 
-  // describeFile is describe for a file.
-  async describeFile(file) {
-    this.describe();
-    await this.box.add([file]);
-    byID("describe-state").textContent = "";
-  }
-
   async answer() {
-    const failed = text => {
-      byID("describe-error").textContent = text;
-      byID("describe-error").hidden = text === "";
-    };
-    failed("");
+    const problem = byID("describe-error"), state = byID("describe-state");
     const [image] = this.box.images;
-    if (!image) {
-      failed("Choose an image first.");
-      return;
-    }
-    const state = byID("describe-state");
+    problem.hidden = true;
     try {
+      if (!image) throw new Error("Choose an image first.");
       const body = { image, prompt: byID("describe-question").value.trim(), model: byID("describe-model").value, no_lora_tags: true };
       const job = await this.describing.run("describe", body);
       state.textContent = !job ? "Stopped." : job.answer.whole ? "Done." : "The text ends here, since it is long.";
     } catch (error) {
       state.textContent = "";
-      failed(error.message);
+      problem.textContent = error.message;
+      problem.hidden = false;
     }
   }
 }
