@@ -317,9 +317,6 @@ func (f *form) messages(text string) (messages []gomflux.Message, err error) {
 		}
 		messages = append(messages, m)
 	}
-	if messages[len(messages)-1].Role != "user" {
-		return nil, invalid(messagesField, "the last message must be the user's")
-	}
 	return messages, nil
 }
 

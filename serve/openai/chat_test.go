@@ -142,9 +142,8 @@ func TestChatErrors(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`: "messages: is missing", `{"messages": []}`: "expected 1 to", `{"messages": {}}`: "expected an array",
 		`{"messages": [{"role": "tool", "content": "x"}]}`: "messages[0].role", message("3"): "messages[0].content",
-		`{"messages": [{"role": "assistant", "content": "x"}]}`: "the last message must be the user's",
-		message(`[{"type": "input_audio"}]`):                    "messages[0].content[0].type",
-		message(`[{"type": "image_url"}]`):                      "image_url", image("https://example.org/x.png"): "fetches no URLs",
+		message(`[{"type": "input_audio"}]`): "messages[0].content[0].type",
+		message(`[{"type": "image_url"}]`):   "image_url", image("https://example.org/x.png"): "fetches no URLs",
 		image("file:///etc/passwd"): "fetches no URLs", image("data:image/png;base64,AAAA"): "not a PNG",
 		strings.Replace(message(`"x"`), "{", `{"n": 2, `, 1):                                     "one answer",
 		strings.Replace(message(`"x"`), "{", `{"temperature": "x", `, 1):                         "temperature: expected a number",
