@@ -165,3 +165,28 @@ func TestChatErrors(t *testing.T) {
 		t.Errorf("without language models: status %d", r.StatusCode)
 	}
 }
+
+func FuzzChat(f *testing.F) {
+	for _, test := range chatBodies {
+		f.Add([]byte(strings.ReplaceAll(test.body, "IMAGE", dataURL(pngOf(f, testImage(2, 2, 0))))))
+	}
+	f.Add([]byte(`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"data:image/png;base64,AAAA"}]}],"stop":[1]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		e := newFake()
+		r := postJSON(New(e, testConfig()), completions, string(body))
+		switch {
+		case r.StatusCode >= 500:
+			t.Errorf("status %d", r.StatusCode)
+		case r.StatusCode != 200:
+			decodeError(t, r)
+		default:
+			for _, m := range e.requests[0].Messages {
+				for _, p := range m.Parts {
+					if (p.Image == nil) == (p.Text == "") {
+						t.Errorf("a part %+v of %s", p, body)
+					}
+				}
+			}
+		}
+	})
+}
