@@ -39,8 +39,9 @@ the text encoder of the model, if it is a language model with its head, or with
 text is shown while it is written; Ctrl-C once keeps the prompt as it was typed.
 Text in quotation marks must stay: otherwise the language model is asked again,
 and then the prompt stays, with a warning. The language model is loaded once
-for all prompts, and freed before the rest is loaded. Images record the rewritten prompt, so that
---config-from-metadata needs no language model, and the original one.
+for all prompts, and freed before the rest is loaded. Images record the
+rewritten prompt, so that --config-from-metadata needs no language model, and
+the original one.
 
 BATCHES
 On a GPU small images of one prompt are generated several at a time, which is
