@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/textgen"
@@ -40,11 +41,28 @@ type LanguageOptions struct {
 	// Text, if set, is called on the caller's goroutine with each part of the text as it is written. If a
 	// prompt is rewritten a second time, the text begins again.
 	Text func(text string, thinking bool)
+	// Sampling is how the next words of an answer are chosen; nil always chooses the most likely ones. The
+	// families have values of their own for rewriting.
+	Sampling *Sampling
+	// Stop are texts that end an answer, which does not have them.
+	Stop []string
 	// Progress, if set, is called on the caller's goroutine while the language model is loaded.
 	Progress func(Progress)
+	// MakeRoom, if set, is called on the caller's goroutine before the language model is loaded, if it needs
+	// more memory than is free.
+	MakeRoom func()
 	// Warn, if set, is called if the language model needs more memory than is free, and if it lost a
 	// quoted text twice, so that the prompt stays as it is.
 	Warn func(string)
+}
+
+// Sampling is how a language model chooses its next word. The fields have the names of OpenAI's API and of
+// transformers. Those with the value zero have no effect, but a Temperature of zero always chooses the most
+// likely word.
+type Sampling struct {
+	Temperature, TopP, MinP                              float64
+	TopK                                                 int
+	RepetitionPenalty, PresencePenalty, FrequencyPenalty float64
 }
 
 // An Enhanced is a prompt that was rewritten.
@@ -54,13 +72,63 @@ type Enhanced struct {
 	Model    string // the language model
 	Thinking string // what the language model wrote before the prompt
 	Tokens   int    // that the language model wrote
+	Whole    bool   // false if the text was ended by a limit of tokens
 	Source   string // where the system prompt is from, with its licence
 }
 
-// Enhance rewrites a prompt with the system prompt of the model's family, and returns it. For edits,
+// A LanguageModel is a loaded language model. Its methods can be called from several goroutines.
+type LanguageModel struct {
+	model *models.LanguageModel
+	name  string
+}
+
+// OpenLanguageModel loads a language model: the one that o names, and otherwise the source's text encoder.
+// Callers must close it.
+func (s *Source) OpenLanguageModel(ctx context.Context, o *LanguageOptions) (*LanguageModel, error) {
+	o = cmp.Or(o, &LanguageOptions{})
+	found := &s.found
+	var err error
+	if o.Model != "" {
+		if found, err = catalog.Find(o.Model); err != nil {
+			return nil, err
+		}
+	}
+	open := &OpenOptions{Device: o.Device, Dtype: o.Dtype, Quantize: o.Quantize, Progress: o.Progress, Warn: o.Warn}
+	load, err := open.load()
+	if err != nil {
+		return nil, err
+	}
+	if o.MakeRoom != nil {
+		load.MakeRoom = func() { mlx.Call(o.MakeRoom) }
+	}
+	m := &LanguageModel{name: catalog.TildePath(found.Name)}
+	err = mlx.Do(ctx, func() (err error) {
+		m.model, err = models.LoadLanguageModel(found.FS, load)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) && found.Err != nil && !index.Exists(found.FS) {
+		err = found.Err
+	}
+	if err != nil {
+		return nil, public(err)
+	}
+	return m, nil
+}
+
+// Close frees the memory of the model.
+func (m *LanguageModel) Close() error {
+	return mlx.Finish(func() {
+		m.model.Close()
+		mlx.ClearCache()
+	})
+}
+
+// Enhance rewrites a prompt with the system prompt of the family of s, and returns it. For edits,
 // references are the reference images, which language models with vision see. Texts in quotation marks
-// stay as they are. The language model is loaded for this, and freed before Enhance returns.
-func (s *Source) Enhance(ctx context.Context, prompt string, references []image.Image, o *LanguageOptions) (*Enhanced, error) {
+// stay as they are. Of the options it uses Seed, MaxTokens, Thinking, Height, Width, Text
+// and Warn.
+func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, references []image.Image, o *LanguageOptions,
+) (*Enhanced, error) {
 	o = cmp.Or(o, &LanguageOptions{})
 	class, err := s.class()
 	if err != nil {
@@ -73,54 +141,120 @@ func (s *Source) Enhance(ctx context.Context, prompt string, references []image.
 		rewriter.MaxTokens += o.Thinking
 	}
 	var made models.Enhanced
-	name, err := s.withLanguage(ctx, o, func(m *models.LanguageModel) (err error) {
-		size := image.Pt(cmp.Or(o.Width, 1024), cmp.Or(o.Height, 1024))
-		made, err = m.Enhance(prompt, references, len(references) > 0, size, rewriter, o.Seed, o.piece())
+	size := image.Pt(cmp.Or(o.Width, 1024), cmp.Or(o.Height, 1024))
+	err = mlx.Do(ctx, func() (err error) {
+		made, err = m.model.Enhance(prompt, references, len(references) > 0, size, rewriter, o.Seed, o.piece())
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, public(err)
 	}
-	e := &Enhanced{
-		Prompt: made.Text.Text, Original: prompt, Model: name, Thinking: made.Thinking, Tokens: made.Tokens, Source: rewriter.Source,
-	}
+	source := rewriter.Source
 	if made.Own {
-		e.Source = "the model's own " + rewriter.Component
+		source = "the model's own " + rewriter.Component
 	}
 	if made.Lost != "" && o.Warn != nil {
 		o.Warn(fmt.Sprintf("the language model changed the quoted text %q twice: the prompt stays as it was typed", made.Lost))
 	}
-	return e, nil
+	return &Enhanced{
+		Prompt: made.Text.Text, Original: prompt, Model: m.name, Thinking: made.Thinking, Tokens: made.Tokens, Whole: made.Whole,
+		Source: source,
+	}, nil
 }
 
-// A Description is what a language model says about an image.
-type Description struct {
-	Text   string
-	Model  string // the language model
-	Tokens int    // that it wrote
-	Whole  bool   // false if the text was ended by a limit of tokens
+// Enhance is [LanguageModel.Enhance] for the model's own family, with a language model that is loaded for
+// this, and freed before Enhance returns.
+func (s *Source) Enhance(ctx context.Context, prompt string, references []image.Image, o *LanguageOptions) (*Enhanced, error) {
+	return withLanguage(ctx, s, o, func(m *LanguageModel) (*Enhanced, error) { return m.Enhance(ctx, s, prompt, references, o) })
+}
+
+// A Message is a turn of a conversation with a language model.
+type Message struct {
+	Role  string // system, user or assistant
+	Parts []Part // in order
+}
+
+// A Part is a part of a message: an image, or a text.
+type Part struct {
+	Text  string
+	Image image.Image
+}
+
+// An Answer is what a language model says in a conversation, or about an image.
+type Answer struct {
+	Text         string
+	Model        string // the language model
+	PromptTokens int    // of the conversation, with its images
+	Tokens       int    // that the model wrote
+	Whole        bool   // false if the text was ended by a limit of tokens
+}
+
+// Chat answers the last message of a conversation. Of the options it uses Seed, MaxTokens, Sampling, Stop
+// and Text.
+func (m *LanguageModel) Chat(ctx context.Context, messages []Message, o *LanguageOptions) (*Answer, error) {
+	o = cmp.Or(o, &LanguageOptions{})
+	var turns []textgen.Message
+	var images []image.Image
+	for _, message := range messages {
+		turn := textgen.Message{Role: message.Role}
+		for _, p := range message.Parts {
+			turn.Content = append(turn.Content, textgen.Content{Text: p.Text, Image: p.Image != nil})
+			if p.Image != nil {
+				images = append(images, p.Image)
+			}
+		}
+		turns = append(turns, turn)
+	}
+	to := textgen.Options{MaxTokens: cmp.Or(o.MaxTokens, 512), StopTexts: o.Stop}
+	if s := o.Sampling; s != nil {
+		to.Sampling = textgen.Sampling{
+			Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP, RepetitionPenalty: s.RepetitionPenalty,
+			PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
+		}
+	}
+	to.Seed = o.Seed
+	if err := to.Validate(); err != nil {
+		return nil, public(errs.Request(err))
+	}
+	var t textgen.Text
+	err := mlx.Do(ctx, func() (err error) {
+		t, err = m.model.Write(turns, images, false, to, o.piece())
+		return err
+	})
+	return m.answer(t, err)
+}
+
+func (m *LanguageModel) answer(t textgen.Text, err error) (*Answer, error) {
+	if err != nil {
+		return nil, public(err)
+	}
+	return &Answer{Text: t.Text, Model: m.name, PromptTokens: t.Prompt, Tokens: t.Tokens, Whole: t.Whole}, nil
 }
 
 // Describe answers a question about an image. Without one, it returns a prompt that would draw the image
 // again. The language model is loaded for this, and freed before Describe returns.
-func (s *Source) Describe(ctx context.Context, img image.Image, question string, o *LanguageOptions) (*Description, error) {
-	o = cmp.Or(o, &LanguageOptions{})
-	var t textgen.Text
-	name, err := s.withLanguage(ctx, o, func(m *models.LanguageModel) (err error) {
-		t, err = m.Describe(img, question, textgen.Options{
-			Sampling: textgen.Sampling{Seed: o.Seed}, MaxTokens: cmp.Or(o.MaxTokens, 512),
-		}, o.piece())
-		return err
+func (s *Source) Describe(ctx context.Context, img image.Image, question string, o *LanguageOptions) (*Answer, error) {
+	return withLanguage(ctx, s, o, func(m *LanguageModel) (*Answer, error) {
+		o := cmp.Or(o, &LanguageOptions{})
+		var t textgen.Text
+		err := mlx.Do(ctx, func() (err error) {
+			t, err = m.model.Describe(img, question, textgen.Options{
+				Sampling: textgen.Sampling{Seed: o.Seed}, MaxTokens: cmp.Or(o.MaxTokens, 512),
+			}, o.piece())
+			return err
+		})
+		return m.answer(t, err)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &Description{Text: t.Text, Model: name, Tokens: t.Tokens, Whole: t.Whole}, nil
+}
+
+// Question returns the conversation of [Source.Describe].
+func Question(img image.Image, question string) []Message {
+	return []Message{{Role: "user", Parts: []Part{{Image: img}, {Text: cmp.Or(question, family.Describe)}}}}
 }
 
 // Describe is [Source.Describe] with the model's own text encoder, unless o names another one. Where
 // memory is short, the model's weights are freed first, and read again when they are needed.
-func (m *Model) Describe(ctx context.Context, img image.Image, question string, o *LanguageOptions) (*Description, error) {
+func (m *Model) Describe(ctx context.Context, img image.Image, question string, o *LanguageOptions) (*Answer, error) {
 	if err := m.makeRoom(ctx); err != nil {
 		return nil, err
 	}
@@ -136,13 +270,13 @@ func (m *Model) enhance(ctx context.Context, o *Options) error {
 	language.Height, language.Width = cmp.Or(language.Height, o.Height), cmp.Or(language.Width, o.Width)
 	e, err := m.source.Enhance(ctx, o.Prompt, o.References, &language)
 	if err == nil {
-		o.use(e)
+		o.Use(e)
 	}
 	return err
 }
 
-// use sets the prompt to a rewritten one, which Settings record with the original.
-func (o *Options) use(e *Enhanced) {
+// Use sets the prompt to a rewritten one, which Settings record with the original.
+func (o *Options) Use(e *Enhanced) {
 	o.Enhance = nil
 	if o.Prompt = e.Prompt; e.Prompt != e.Original {
 		o.OriginalPrompt, o.EnhancedBy = e.Original, e.Model
@@ -175,30 +309,12 @@ func (s *Source) class() (string, error) {
 	return c.Name, nil
 }
 
-// withLanguage loads a language model, calls f with it on the MLX thread, and frees it.
-func (s *Source) withLanguage(ctx context.Context, o *LanguageOptions, f func(*models.LanguageModel) error) (name string, err error) {
-	found := &s.found
-	if o.Model != "" {
-		if found, err = catalog.Find(o.Model); err != nil {
-			return "", err
-		}
-	}
-	open := &OpenOptions{Device: o.Device, Dtype: o.Dtype, Quantize: o.Quantize, Progress: o.Progress, Warn: o.Warn}
-	load, err := open.load()
+// withLanguage loads a language model, calls f, and frees it.
+func withLanguage[T any](ctx context.Context, s *Source, o *LanguageOptions, f func(*LanguageModel) (*T, error)) (*T, error) {
+	m, err := s.OpenLanguageModel(ctx, o)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	err = mlx.Do(ctx, func() error {
-		m, err := models.LoadLanguageModel(found.FS, load)
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		defer mlx.ClearCache()
-		return f(m)
-	})
-	if errors.Is(err, fs.ErrNotExist) && found.Err != nil && !index.Exists(found.FS) {
-		err = found.Err
-	}
-	return catalog.TildePath(found.Name), public(err)
+	defer m.Close()
+	return f(m)
 }

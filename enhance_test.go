@@ -89,3 +89,59 @@ func openTestModel(t *testing.T, name string) *gomflux.Model {
 	t.Cleanup(func() { m.Close() })
 	return m
 }
+
+// TestLanguageModel keeps a language model for several texts. Another model can be closed while it is loaded,
+// to make room for it.
+func TestLanguageModel(t *testing.T) {
+	other := openTestModel(t, "zimage-small")
+	source, err := gomflux.Find("models/testdata/qwen-edit/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := false
+	m, err := source.OpenLanguageModel(t.Context(), &gomflux.LanguageOptions{Device: gomflux.CPU, Progress: func(gomflux.Progress) {
+		if !closed {
+			closed = true
+			if err := other.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
+	if err != nil || !closed {
+		t.Fatalf("%v, the other model was closed: %v", err, closed)
+	}
+	o := &gomflux.LanguageOptions{Seed: 1, MaxTokens: 12}
+	alone, err := source.Enhance(t.Context(), "a red hat", nil, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		e, err := m.Enhance(t.Context(), source, "a red hat", nil, o)
+		if err != nil || *e != *alone {
+			t.Errorf("%+v, %v, expected %+v", e, err, alone)
+		}
+	}
+	turns := []gomflux.Message{
+		{Role: "system", Parts: []gomflux.Part{{Text: "Be short."}}},
+		{Role: "user", Parts: []gomflux.Part{{Text: "What is it?"}, {Image: image.NewRGBA(image.Rect(0, 0, 64, 64))}}},
+	}
+	a, err := m.Chat(t.Context(), turns, o)
+	if err != nil || a.Text == "" || a.Tokens != 12 || a.Whole || a.PromptTokens < 20 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	short := *o
+	short.Stop = []string{a.Text[1:]}
+	if b, err := m.Chat(t.Context(), turns, &short); err != nil || b.Text != strings.TrimSpace(a.Text[:1]) || !b.Whole {
+		t.Errorf("%+v, %v, expected the first letter of %q", b, err, a.Text)
+	}
+	short.Sampling = &gomflux.Sampling{Temperature: -1}
+	if _, err := m.Chat(t.Context(), turns, &short); !errors.Is(err, gomflux.ErrRequest) {
+		t.Errorf("a negative temperature: %v", err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.Chat(t.Context(), turns, o); !errors.Is(err, gomflux.ErrClosed) {
+		t.Errorf("a closed model: %v", err)
+	}
+}

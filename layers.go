@@ -6,7 +6,7 @@ import (
 	"image"
 	"strings"
 
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/textgen"
 )
 
@@ -17,7 +17,7 @@ func (m *Model) Layers() int { return m.pipeline.DefaultLayers() }
 // A caption is the text with which a model's text encoder described an image.
 type caption struct {
 	of   image.Image
-	text Description
+	text Answer
 }
 
 // caption sets the prompt of an image that is split into layers to what the model's text encoder says about
@@ -34,15 +34,18 @@ func (m *Model) caption(ctx context.Context, o *Options) error {
 			return err
 		}
 		open := &LanguageOptions{Device: m.Device(), Dtype: m.Dtype(), Quantize: Quantization(m.changes.Quantize), Progress: o.Progress}
-		var t textgen.Text
-		name, err := m.source.withLanguage(ctx, open, func(l *models.LanguageModel) (err error) {
-			t, err = l.Caption(img, m.pipeline.EditSize(o.References))
-			return err
+		answer, err := withLanguage(ctx, m.source, open, func(l *LanguageModel) (*Answer, error) {
+			var t textgen.Text
+			err := mlx.Do(ctx, func() (err error) {
+				t, err = l.model.Caption(img, m.pipeline.EditSize(o.References))
+				return err
+			})
+			return l.answer(t, err)
 		})
 		if err != nil {
 			return fmt.Errorf("describing the image, since there is no prompt: %w", err)
 		}
-		m.captioned.caption = caption{img, Description{Text: t.Text, Model: name, Tokens: t.Tokens, Whole: t.Whole}}
+		m.captioned.caption = caption{img, *answer}
 	}
 	o.Prompt, o.EnhancedBy = m.captioned.text.Text, m.captioned.text.Model
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
@@ -84,6 +85,18 @@ func findLanguage(fsys fs.FS) (l languageFolder, err error) {
 		l.tokenizer = "processor"
 	}
 	return l, nil
+}
+
+// HasLanguageModel reports whether a model folder has a language model, and whether that sees images. It reads
+// no weights.
+func HasLanguageModel(fsys fs.FS) (writes, sees bool) {
+	at, err := findLanguage(fsys)
+	if err != nil {
+		return false, false
+	}
+	f := component.Folder{FS: fsys, Points: &hooks.Points{}}
+	_, m, err := f.LanguageModel("language_model", at.weights)
+	return err == nil, err == nil && m.Images() != nil
 }
 
 // LoadLanguageModel reads the language model in a model folder, or in a folder of its own. Of the
@@ -276,11 +289,14 @@ func (m *LanguageModel) load(c component.Component, o LoadOptions) error {
 	if err := p.checkQuantizations(); err != nil {
 		return err
 	}
-	if free := p.available(); free > 0 && o.Warn != nil {
-		if needed := m.Memory(usualTokens); needed > free {
-			o.Warn(fmt.Sprintf("the language model needs %s of memory, and %s are free (--quantize reduces it)",
-				units.Bytes(needed), units.Bytes(free)))
-		}
+	needed := m.Memory(usualTokens)
+	short := func() bool { free := p.available(); return free > 0 && needed > free }
+	if short() && o.MakeRoom != nil {
+		o.MakeRoom()
+	}
+	if free := p.available(); short() && o.Warn != nil {
+		o.Warn(fmt.Sprintf("the language model needs %s of memory, and %s are free (--quantize reduces it)",
+			units.Bytes(needed), units.Bytes(free)))
 	}
 	return p.ensureLoaded(c.Dir, nil, o.Progress)
 }
@@ -308,6 +324,9 @@ const maxSeen = 1 << 20
 func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, thinking bool, o textgen.Options,
 	piece func(textgen.Piece),
 ) (t textgen.Text, err error) {
+	if m.tokenizer == nil {
+		return t, ErrClosed
+	}
 	if len(images) > 0 && m.blind != nil {
 		return t, errs.Request(m.blind)
 	}
@@ -327,6 +346,9 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 		if ids, err = m.model.Images().ExpandImages(ids, inputs); err != nil {
 			return t, err
 		}
+	}
+	if m.context > 0 && len(ids) >= m.context {
+		return t, errs.Requestf("the prompt has %d tokens: the language model can see %d, with those of the text", len(ids), m.context)
 	}
 	o.Context, o.Stop = m.context, m.stop
 	capacity := len(ids) + o.MaxTokens

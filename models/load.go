@@ -50,6 +50,8 @@ type LoadOptions struct {
 	// Batch is the number of images that a run generates at once, for the memory estimate; 0 for
 	// one.
 	Batch int
+	// MakeRoom, if set, is called before a language model is loaded that needs more memory than is free.
+	MakeRoom func()
 	// PromptCache, if set, keeps prompt embeddings on disk. Text encoders are then loaded only for
 	// Requests whose prompts are not there, and otherwise when a run needs them.
 	PromptCache *promptcache.Cache

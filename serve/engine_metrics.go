@@ -12,7 +12,7 @@ func (s *Server) engineMetrics(m *metricsText) {
 	stats := s.Engine.Stats()
 	const jobs, ended = "gomflux_jobs", "gomflux_jobs_ended_total"
 	m.family(jobs, "gauge", "Jobs that are waiting or running, by state.")
-	for _, state := range []engine.State{engine.Queued, engine.Loading, engine.Running} {
+	for _, state := range []engine.State{engine.Queued, engine.Loading, engine.Writing, engine.Running} {
 		m.sample(jobs, float64(stats.Jobs[state]), "state", string(state))
 	}
 	m.family(ended, "counter", "Jobs that have ended, by state.")

@@ -17,6 +17,7 @@ func FuzzRequest(f *testing.F) {
 	for _, seed := range [][5]string{
 		{"POST", "/v1/images/generations", "localhost", "Bearer " + secret, `{"prompt":"x","n":2}`},
 		{"POST", "/v1/images/edits", "localhost", "Bearer " + secret, `{"prompt":"x","image":"data:image/png;base64,AAAA"}`},
+		{"POST", "/v1/chat/completions", "localhost", "Bearer " + secret, `{"model":"fake","messages":[{"role":"user","content":"x"}]}`},
 		{"POST", "/sdapi/v1/txt2img", "localhost", "Basic YW5uOjAxMjM0NTY3ODlhYmNkZWY=", `{"prompt":"x"}`},
 		{"GET", "/sdapi/v1/options", "localhost:7860", "", `{"sd_model_checkpoint":"fake"}`},
 		{"POST", "/api/v1/jobs", "127.0.0.1", "bearer " + secret, `{"prompt":"x"}`},

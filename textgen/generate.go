@@ -26,6 +26,8 @@ type Options struct {
 	Context int
 	// Stop has the tokens that end the text.
 	Stop []int32
+	// StopTexts end the answer too, which does not have them.
+	StopTexts []string
 	// ThinkingBudget is the number of tokens after which thinking is ended, 0 for no limit.
 	ThinkingBudget int
 }
@@ -40,6 +42,7 @@ type Piece struct {
 type Text struct {
 	Text     string
 	Thinking string
+	Prompt   int  // number of tokens of the prompt, with those of images
 	Tokens   int  // number of generated tokens
 	Whole    bool // the model ended the text
 }
@@ -63,6 +66,7 @@ func Generate(forward Forward, t *tokenizer.Tokenizer, prompt []int32, o Options
 		return Text{}, fmt.Errorf("the prompt has %d tokens: the language model can see %d, with those of the text", len(prompt), o.Context)
 	}
 	g := &generation{forward: forward, prompt: prompt, text: newWriter(t, prompt, piece), o: o, last: -1}
+	g.text.Prompt, g.text.stops = len(prompt), o.StopTexts
 	if err := g.run(); err != nil {
 		return Text{}, err
 	}
@@ -206,6 +210,9 @@ type writer struct {
 	thinking    bool
 	rest        []byte // the beginning of a character
 	begun       bool   // the text has something else than spaces
+	stops       []string
+	held        string // with which one of stops could begin
+	stopped     bool   // by one of them
 }
 
 func newWriter(t *tokenizer.Tokenizer, prompt []int32, piece func(Piece)) *writer {
@@ -266,6 +273,37 @@ func (w *writer) write(text string) {
 		return
 	}
 	w.begun = true
+	if !w.thinking {
+		text = w.untilStop(text)
+	}
+	w.emit(text)
+}
+
+// untilStop returns what of the answer comes before a stop text, without a beginning of one.
+func (w *writer) untilStop(text string) string {
+	text, w.held = w.held+text, ""
+	end := len(text)
+	for _, s := range w.stops {
+		if i := strings.Index(text[:end], s); i >= 0 {
+			end, w.stopped, w.Whole = i, true, true
+		}
+	}
+	if w.stopped {
+		return text[:end]
+	}
+	for i := range text {
+		if slices.ContainsFunc(w.stops, func(s string) bool { return strings.HasPrefix(s, text[i:]) }) {
+			w.held = text[i:]
+			return text[:i]
+		}
+	}
+	return text
+}
+
+func (w *writer) emit(text string) {
+	if text == "" {
+		return
+	}
 	if w.thinking {
 		w.Thinking += text
 	} else {
@@ -295,7 +333,10 @@ func (w *writer) endThinking() ([]int32, error) {
 
 // finish returns the text.
 func (w *writer) finish() Text {
-	w.flush()
+	if !w.stopped {
+		w.flush()
+		w.emit(w.held)
+	}
 	w.Text.Text = strings.TrimRight(w.Text.Text, " \n\t")
 	w.Thinking = strings.TrimRight(w.Thinking, " \n\t")
 	return w.Text

@@ -91,6 +91,12 @@ func TestGenerate(t *testing.T) {
 		"limit": {tokens: letters, o: Options{MaxTokens: 2}, want: Text{Text: spelled(t, tok, letters[:2]), Tokens: 2}},
 		"context": {tokens: letters, o: Options{MaxTokens: 99, Context: len(prompt) + 1},
 			want: Text{Text: spelled(t, tok, letters[:1]), Tokens: 1}},
+		"stop text": {tokens: of("a fox. And more"), o: Options{MaxTokens: 99, StopTexts: []string{"x.", "more"}},
+			want: Text{Text: "a fo", Tokens: len(of("a fox.")), Whole: true}},
+		"beginning of a stop text": {tokens: of("a fox\n\n.", end), o: Options{MaxTokens: 99, StopTexts: []string{"\n\nmore", "fox\n\n!"}},
+			want: Text{Text: "a fox\n\n.", Tokens: len(of("a fox\n\n.")), Whole: true}},
+		"beginning of a stop text at the end": {tokens: of("a fox", end), o: Options{MaxTokens: 99, StopTexts: []string{"fox!"}},
+			want: Text{Text: "a fox", Tokens: len(of("a fox")), Whole: true}},
 		"half character": {tokens: fox[:half], o: Options{MaxTokens: half}, want: Text{Text: "a fox �", Tokens: half}},
 		"thinking": {tokens: of(think, "\nhm\n", thought, "\n\nyes", end), o: Options{MaxTokens: 99},
 			want: Text{Text: "yes", Thinking: "hm", Tokens: len(of(think, "\nhm\n", thought, "\n\nyes")), Whole: true}},
@@ -120,6 +126,7 @@ func TestGenerate(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				c.want.Prompt = len(c.prompt)
 				if got != c.want {
 					t.Errorf("found %+q, expected %+q", got.Text, c.want.Text)
 					t.Errorf("found %+v, expected %+v", got, c.want)

@@ -255,3 +255,46 @@ func TestSkipOnInterrupt(t *testing.T) {
 		t.Errorf("the second Ctrl-C: %v", context.Cause(ctx))
 	}
 }
+
+// TestInterruptEnhance presses Ctrl-C at random words of a rewriting: the image has the prompt as it was typed.
+// A second one ends the command.
+func TestInterruptEnhance(t *testing.T) {
+	for i := range randtest.Times(6, 50) {
+		twice := i%3 == 2
+		cmd, dir := generateIn(t, "-H", "24", "-W", "40", "-s", "2", "--enhance", "-o", "x.png", "--json")
+		if twice {
+			cmd.Args = append(cmd.Args, "-s", "1000000")
+		}
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		press, words := 1+randtest.New(t).IntN(40), 0
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			word, step := strings.Contains(lines.Text(), `"enhance"`), twice && strings.Contains(lines.Text(), `"step":3,`)
+			if word {
+				words++
+			}
+			if word && words == press || step {
+				if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		cmd.Wait()
+		code := cmd.ProcessState.ExitCode()
+		if twice {
+			if code != cli.ExitInterrupted {
+				t.Errorf("Ctrl-C twice: exit code %d", code)
+			}
+			continue
+		}
+		found, err := picture.ReadSettingsFile(filepath.Join(dir, "x.png"))
+		if code != 0 || words < press || err != nil || found.Settings.Prompt != "x" || found.Settings.OriginalPrompt != "" {
+			t.Errorf("Ctrl-C after word %d of %d: exit code %d, %+v, %v", press, words, code, found, err)
+		}
+	}
+}

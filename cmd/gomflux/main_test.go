@@ -17,6 +17,7 @@ const (
 	// these make multiples of 16, and the editor takes images from 64 pixels
 	tinyFlux   = "../../models/testdata/flux1-dev-small/model"
 	tinyEditor = "../../models/testdata/flux2-klein/model"
+	tinySeer   = "../../models/testdata/qwen-edit/model" // whose language model sees images
 
 	pictures     = "../../picture/testdata"
 	tinyDecoder  = "../../vae/testdata/tiny-preview" // for the latents of tinyModel

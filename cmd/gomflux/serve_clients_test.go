@@ -66,7 +66,8 @@ func runClient(t *testing.T, scale string, program ...string) {
 			t.Fatal(err)
 		}
 	}
-	server, address, stderr := startServe(t, "--model", "shapes", "--model", absolute(tinyEditor), "--max-queue", "1",
+	server, address, stderr := startServe(t, "--model", "shapes", "--model", absolute(tinyEditor), "--model", absolute(tinySeer),
+		"--max-queue", "1",
 		"--token-file", tokens, "--device", "cpu")
 	args := append(program[1:], address, token, in, mask, result)
 	client := exec.CommandContext(t.Context(), program[0], args...)

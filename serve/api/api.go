@@ -93,3 +93,24 @@ func Events[E any](ctx context.Context, events iter.Seq[E]) <-chan E {
 	}()
 	return c
 }
+
+// LanguageModel returns the name of a model that writes and, if that is asked for, sees images: the named
+// one, the default one or the first.
+func LanguageModel(models []engine.ModelInfo, name string, sees bool) (string, bool) {
+	best, rank := "", 0
+	for _, m := range models {
+		r := 1
+		switch {
+		case !m.Writes || sees && !m.Sees || m.Missing != "":
+			continue
+		case m.Is(name):
+			r = 3
+		case m.Default:
+			r = 2
+		}
+		if r > rank {
+			best, rank = m.Name, r
+		}
+	}
+	return best, rank > 0
+}

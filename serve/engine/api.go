@@ -28,8 +28,12 @@ type Request struct {
 	// Sources are recorded in the settings of the images.
 	Sources Sources
 	// Seeds has the seed of each image. They are generated one after the other, since batches
-	// change low bits.
+	// change low bits. A request without any is for text.
 	Seeds []uint64
+	// Language, if set, lets a language model write the answer to Messages, or otherwise rewrite the prompt
+	// first. Its Model is named as Model, "" for that one. Callbacks are not used.
+	Language *gomflux.LanguageOptions
+	Messages []gomflux.Message
 	// Previews is how many previews of each image the client wants, spread over its steps; -1 is
 	// one after each step.
 	Previews int
@@ -57,6 +61,7 @@ type State string
 const (
 	Queued   State = "queued"
 	Loading  State = "loading"
+	Writing  State = "writing" // a language model writes
 	Running  State = "running"
 	Done     State = "done"
 	Failed   State = "failed"
@@ -85,8 +90,10 @@ type Status struct {
 	// Left is the time until it ends, as earlier jobs suggest, 0 if there were none.
 	Left time.Duration
 	Err  error // of a job that failed
-	// Warnings are those of the Request.
+	// Warnings are those of the Request, and of the language model.
 	Warnings []string
+	// Answer is what the language model wrote, once it is complete: the answer, or the rewritten prompt.
+	Answer *gomflux.Answer
 }
 
 // A Kind is the kind of an event.
@@ -96,6 +103,8 @@ type Kind string
 const (
 	EventQueued   Kind = "queued"  // Status.Ahead has changed
 	EventLoading  Kind = "loading" // Bytes of Total of the model are loaded
+	EventText     Kind = "text"    // a language model has written Text
+	EventWritten  Kind = "written" // all of it, which is Status.Answer
 	EventStep     Kind = "step"
 	EventPreview  Kind = "preview"
 	EventPicture  Kind = "picture" // an image is finished
@@ -110,6 +119,8 @@ type Event struct {
 	Kind         Kind
 	Status       Status
 	Bytes, Total int64       // of EventLoading
+	Text         string      // of EventText: a part of the text
+	Thinking     bool        // Text is not part of the answer
 	Preview      *image.RGBA // of EventPreview
 	Part         int         // of EventPreview: its number among the previews of the image, from 0
 	Picture      *Picture    // of EventPicture
@@ -151,6 +162,14 @@ type Model interface {
 	Close() error
 }
 
+// A LanguageModel is what the engine needs of a [gomflux.LanguageModel].
+type LanguageModel interface {
+	// Enhance rewrites a prompt for an image model.
+	Enhance(ctx context.Context, model, prompt string, references []image.Image, o *gomflux.LanguageOptions) (*gomflux.Enhanced, error)
+	Chat(ctx context.Context, messages []gomflux.Message, o *gomflux.LanguageOptions) (*gomflux.Answer, error)
+	Close() error
+}
+
 // ModelInfo describes a model that can be named in a request.
 type ModelInfo struct {
 	Name string
@@ -164,6 +183,8 @@ type ModelInfo struct {
 	Missing  string // why it cannot be used, with the command that would help; "" if it can be
 	Edits    bool   // takes reference images
 	Multiple bool   // takes several of them
+	Writes   bool   // has a language model
+	Sees     bool   // its language model sees images
 	HasAlpha bool   // generates transparent images, and sees the transparency of input images
 	Layers   int    // default number of layers into which it splits an image, 0 if it does not
 	Licence  family.Licence
@@ -187,6 +208,9 @@ func (m *ModelInfo) Is(name string) bool { return name != "" && (name == m.Name 
 type Config struct {
 	// Open loads a model. progress is called while it is loaded.
 	Open func(ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress)) (Model, error)
+	// OpenLanguage loads the language model of a model that can be named, with Progress and MakeRoom of the
+	// options. nil stands for no language models.
+	OpenLanguage func(ctx context.Context, name string, o *gomflux.LanguageOptions) (LanguageModel, error)
 	// Models lists the models that can be named.
 	Models func() []ModelInfo
 	// Queue is the largest number of jobs that wait while another one runs.

@@ -34,6 +34,9 @@ const (
 // jobs is refused only if all places are taken, and gets the next one that becomes free before
 // those that have some.
 //
+// A language model stays in memory, next to the model for images if there is room, until the next images
+// are generated.
+//
 // A model is loaded when a job needs it. It is freed before another one is loaded, by Unload and
 // Close, after Config.KeepAlive, and after a panic. Errors and panics of a job or of loading its
 // model end only that job. An error that is the model's fault, such as files that are damaged or not
@@ -64,8 +67,11 @@ type Engine struct {
 	// Only the runner changes the model in memory and its name and key, while it holds mu.
 	model     Model // nil if no model is in memory
 	name, key string
-	used      time.Time // when the last job that used it ended
-	broken    bool      // the model was used by a job that panicked
+	// language is the language model in memory, next to the other one if there is room; nil without one.
+	language     LanguageModel
+	languageName string
+	used         time.Time // when the last job that used it ended
+	broken       bool      // the model was used by a job that panicked
 	// checking is locked for reading while Submit checks options with the model, which is not
 	// closed then.
 	checking sync.RWMutex
@@ -78,7 +84,7 @@ func New(c Config) *Engine {
 	}
 	e := &Engine{
 		c: c, wake: make(chan struct{}, 1), stopped: make(chan struct{}), jobs: map[string]*Job{},
-		speeds: speeds{image: map[string]map[int]*speed{}, load: map[string]*average{}},
+		speeds: speeds{image: map[string]map[int]*speed{}, load: map[string]*average{}, text: map[string]*average{}},
 		stats:  Stats{Jobs: map[State]int64{}, Seconds: map[gomflux.Phase]float64{}},
 	}
 	go e.loop()
@@ -108,17 +114,21 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 		return nil, err
 	}
 	switch {
-	case len(r.Seeds) == 0:
+	case len(r.Seeds) == 0 && r.Language == nil:
 		return nil, errs.Requestf("no images: expected at least one seed")
 	case len(r.Options.References) > 0 && !info.Edits:
 		return nil, errs.Requestf("%s does not take reference images", info.Name)
 	}
-	r.Model, r.Seeds, r.LoRAs = info.Name, slices.Clone(r.Seeds), slices.Clone(r.LoRAs)
+	r.Model, r.Seeds, r.LoRAs, r.Warnings = info.Name, slices.Clone(r.Seeds), slices.Clone(r.LoRAs), slices.Clone(r.Warnings)
+	if err := e.checkLanguage(&r); err != nil {
+		return nil, err
+	}
 	j := &Job{
-		engine: e, id: NewID(), client: r.Client, model: r.Model, key: keyOf(r.Model, r.LoRAs), images: len(r.Seeds),
+		engine: e, id: NewID(), client: r.Client, model: r.Model, key: r.key(), images: len(r.Seeds),
 		work: workOf(&r.Options, info.Defaults), done: make(chan struct{}), request: r, previews: r.Previews != 0, state: Queued,
 	}
 	j.ctx, j.cancel = context.WithCancelCause(context.Background())
+	j.writes, j.skip = context.WithCancelCause(j.ctx)
 	if err := e.check(j); err != nil {
 		j.cancel(nil)
 		return nil, err
@@ -152,7 +162,7 @@ func (e *Engine) check(j *Job) error {
 	e.mu.Lock()
 	m, key := e.model, e.key
 	e.mu.Unlock()
-	if m == nil || key != j.key {
+	if m == nil || key != j.key || j.images == 0 {
 		return nil
 	}
 	return m.Check(j.request.Options)
@@ -354,19 +364,27 @@ type planned struct {
 
 // plan returns the waiting jobs in the order in which they run. mu must be held.
 func (e *Engine) plan() []planned {
-	start, key := time.Duration(0), e.key
+	start, key := time.Duration(0), e.inMemory()
+	images, language := e.key, key // the models in memory
+	runs := func(j *Job) {
+		if key = j.key; j.images > 0 {
+			images, language = key, key
+		} else {
+			language = key
+		}
+	}
 	if e.running != nil {
-		key = e.running.key
+		runs(e.running)
 	}
 	var all []planned
 	for _, w := range e.queue.order(key) {
 		p := planned{job: w.job, start: start}
-		if w.key != key {
-			key = w.key
-			p.loading = e.speeds.loading(w.job.model)
+		if w.key != images && w.key != language {
+			p.loading = e.speeds.loading(w.job.loads())
 		}
+		runs(w.job)
 		all = append(all, p)
-		start += p.loading + e.speeds.images(w.job.model, w.job.work, w.job.images)
+		start += p.loading + w.job.takes()
 	}
 	return all
 }

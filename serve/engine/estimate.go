@@ -35,7 +35,8 @@ type speed struct {
 // speeds are moving averages of how long models take.
 type speeds struct {
 	image map[string]map[int]*speed // by model, "" being any model, and by classOf
-	load  map[string]*average       // seconds of loading, by model
+	load  map[string]*average       // seconds of loading, by model or key of a language model
+	text  map[string]*average       // seconds of writing, by key of a language model
 }
 
 // work is what an image asks for.
@@ -126,7 +127,7 @@ func workOf(o *gomflux.Options, d gomflux.Defaults) work {
 // left estimates the time until the job ends. Engine.mu must be held.
 func (j *Job) left() time.Duration {
 	e := j.engine
-	own := e.speeds.images(j.model, j.work, j.images)
+	own := j.takes()
 	switch {
 	case j.state.Ended() || own == 0 && j.step == 0:
 		return 0
@@ -136,6 +137,8 @@ func (j *Job) left() time.Duration {
 		return j.before + own
 	case j.state == Loading:
 		return own + j.loadingLeft()
+	case j.state == Writing:
+		return max(0, own-e.now().Sub(j.text.began))
 	}
 	now := e.now()
 	step, rest := e.speeds.each(j.model, j.work)
@@ -150,5 +153,5 @@ func (j *Job) left() time.Duration {
 
 // loadingLeft estimates how long the job's model is still being loaded.
 func (j *Job) loadingLeft() time.Duration {
-	return max(0, cmp.Or(j.loadTime, j.engine.speeds.loading(j.model))-j.engine.now().Sub(j.started))
+	return max(0, cmp.Or(j.loadTime, j.engine.speeds.loading(j.loads()))-j.engine.now().Sub(j.loadBegan))
 }

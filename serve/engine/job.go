@@ -28,6 +28,8 @@ type Job struct {
 	work     work // of each image
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
+	writes   context.Context // of the language model
+	skip     context.CancelCauseFunc
 	done     chan struct{} // is closed when the job has ended
 	request  Request       // without images after the end
 	previews bool          // whether previews are made; false after a panic in one
@@ -38,10 +40,13 @@ type Job struct {
 	before                  time.Duration // estimate of the jobs before it, without the running one
 	image, step, steps      int
 	imageStarted            time.Time
-	stepsBegan, stepEnded   time.Time     // of the image: when its first step began, and its last one ended
+	stepsBegan, stepEnded   time.Time // of the image: when its first step began, and its last one ended
+	loadBegan               time.Time
 	loadTime                time.Duration // estimate of loading the model, once a part of it is loaded
 	loadingShown            time.Time     // when the last event about loading was published
 	created, started, ended time.Time
+	answer                  *gomflux.Answer
+	text                    text
 	err                     error
 	pictures                []*Picture
 	events                  []Event
@@ -65,7 +70,7 @@ func (j *Job) status() Status {
 		ID: j.id, Client: j.client, Prompt: j.request.Options.Prompt, Label: j.request.Label,
 		Model: j.model, State: j.state, Image: j.image, Images: j.images,
 		Step: j.step, Steps: j.steps, Created: j.created, Started: j.started, Ended: j.ended, Left: j.left(),
-		Warnings: j.request.Warnings,
+		Warnings: j.request.Warnings, Answer: j.answer,
 	}
 	if j.state == Queued {
 		s.Ahead = j.ahead
@@ -211,7 +216,7 @@ func (j *Job) forgetEvents() {
 
 // bytes returns the size of the images that the job keeps in memory.
 func (j *Job) bytes() int {
-	n := j.previewBytes
+	n := j.previewBytes + j.text.events*eventBytes
 	for _, p := range j.pictures {
 		if p.Result != nil && p.Result.Image != nil {
 			n += len(p.Result.Image.Pix)
@@ -260,6 +265,7 @@ func (j *Job) Stored() {
 
 // end ends a job whose run returned an error or nil. Engine.mu must be held.
 func (e *Engine) end(j *Job, err error) {
+	j.publishText()
 	kind := EventDone
 	switch cause := context.Cause(j.ctx); {
 	case errors.Is(cause, ErrClosed) && (err != nil || len(j.pictures) < j.images):
@@ -276,6 +282,7 @@ func (e *Engine) end(j *Job, err error) {
 	j.publish(Event{Kind: kind})
 	o := &j.request.Options
 	o.Image, o.Mask, o.References, o.Latents, o.Hook, o.Values = nil, nil, nil, gomflux.Latents{}, nil, nil
+	j.request.Messages = nil
 	o.ForgetPrepared()
 	j.cancel(nil)
 	close(j.done)

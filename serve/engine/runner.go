@@ -74,12 +74,13 @@ func (e *Engine) loop() {
 func (e *Engine) start() (*Job, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	w := e.queue.next(e.key)
+	w := e.queue.next(e.inMemory())
 	if w == nil {
 		return nil, e.closed
 	}
 	j := w.job
 	j.started = e.now()
+	j.loadBegan = j.started
 	j.state = Loading
 	if e.model != nil && e.key == j.key {
 		j.state = Running
@@ -96,14 +97,16 @@ func (e *Engine) start() (*Job, bool) {
 // memory after Config.Rest. It returns the time until it should be called again.
 func (e *Engine) idle() time.Duration {
 	const never = time.Hour
-	if e.model != nil && e.c.KeepAlive >= 0 && e.now().Sub(e.used) >= e.c.KeepAlive {
+	loaded := e.inMemory() != ""
+	if loaded && e.c.KeepAlive >= 0 && e.now().Sub(e.used) >= e.c.KeepAlive {
 		e.free()
+		loaded = false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.forget()
 	next := e.rest(never)
-	if e.model != nil && e.c.KeepAlive >= 0 {
+	if loaded && e.c.KeepAlive >= 0 {
 		next = min(next, e.c.KeepAlive-e.now().Sub(e.used))
 	}
 	for _, j := range e.list {
@@ -152,8 +155,14 @@ func (e *Engine) answerUnloads() {
 	e.unloads = nil
 }
 
-// free frees the model.
+// free frees all models.
 func (e *Engine) free() {
+	e.freeLanguage()
+	e.freeModel()
+}
+
+// freeModel frees the model for images.
+func (e *Engine) freeModel() {
 	e.mu.Lock()
 	m := e.model
 	e.model, e.name, e.key, e.broken = nil, "", "", false
@@ -161,21 +170,27 @@ func (e *Engine) free() {
 	if m != nil {
 		e.checking.Lock()
 		defer e.checking.Unlock()
-		Protect(e.c.Log, "model", NewID(), m.Close)
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.touched = e.now()
+		e.close(m.Close)
 	}
+}
+
+func (e *Engine) close(model func() error) {
+	Protect(e.c.Log, "model", NewID(), model)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.touched = e.now()
 }
 
 // run runs a job to its end.
 func (e *Engine) run(j *Job) {
 	r := j.request
-	err := e.load(j, &r)
-	if err == nil {
-		err = j.protect(func() error { return e.generate(j, &r) })
-		var p *PanicError
-		e.broken = errors.As(err, &p)
+	err := e.write(j, &r)
+	if err == nil && j.images > 0 {
+		e.freeLanguage()
+		if err = e.load(j, &r); err == nil {
+			err = j.protect(func() error { return e.generate(j, &r) })
+			e.brokenBy(err)
+		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,25 +198,52 @@ func (e *Engine) run(j *Job) {
 	e.touched = e.used
 	e.running = nil
 	e.end(j, err)
-	e.queue.giveBack(j.client, j.images-max(1, len(j.pictures)))
+	e.queue.giveBack(j.client, max(1, j.images)-max(1, len(j.pictures)))
 	e.reorder()
+}
+
+// brokenBy notes that a model was used by a job that panicked.
+func (e *Engine) brokenBy(err error) {
+	_, panicked := errors.AsType[*PanicError](err)
+	e.broken = e.broken || panicked
 }
 
 // load loads the model of a job if it is not in memory. Another model is freed before.
 func (e *Engine) load(j *Job, r *Request) error {
 	if e.model != nil && e.key == j.key {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		j.state = Running
 		return nil
 	}
-	e.free()
+	e.freeModel()
 	if j.ctx.Err() != nil {
 		return context.Cause(j.ctx)
 	}
-	var m Model
+	m, err := open(j.ctx, e, j, r.Model, j.model, func() (Model, error) {
+		return e.c.Open(j.ctx, r.Model, r.LoRAs, func(p gomflux.Progress) { e.progress(j, p) })
+	})
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.model, e.name, e.key = m, r.Model, j.key
+	j.state = Running
+	j.imageStarted = e.now()
+	return nil
+}
+
+// open opens a model for a job, and notes under a name how long that took.
+func open[M any](ctx context.Context, e *Engine, j *Job, model, timed string, f func() (M, error)) (m M, err error) {
+	e.mu.Lock()
 	start := e.now()
-	err := j.protect(func() (err error) {
-		m, err = e.c.Open(j.ctx, r.Model, r.LoRAs, func(p gomflux.Progress) { e.progress(j, p) })
-		if err != nil && j.ctx.Err() == nil {
-			err = unusable(r.Model, err)
+	j.state, j.loadBegan, j.loadTime = Loading, start, 0
+	e.mu.Unlock()
+	err = j.protect(func() (err error) {
+		m, err = f()
+		if err != nil && ctx.Err() == nil {
+			err = unusable(model, err)
 		}
 		return err
 	})
@@ -209,15 +251,11 @@ func (e *Engine) load(j *Job, r *Request) error {
 	defer e.mu.Unlock()
 	took := e.now().Sub(start)
 	e.stats.Seconds[gomflux.PhaseLoad] += took.Seconds()
-	if err != nil {
-		return err
+	if err == nil {
+		e.stats.Loads++
+		e.speeds.loaded(timed, took)
 	}
-	e.stats.Loads++
-	e.speeds.loaded(j.model, took)
-	e.model, e.name, e.key = m, r.Model, j.key
-	j.state = Running
-	j.imageStarted = e.now()
-	return nil
+	return m, err
 }
 
 // unusable returns the error of a model that could not be opened, unless it is the fault of the request
@@ -260,7 +298,7 @@ func (e *Engine) progress(j *Job, p gomflux.Progress) {
 	case gomflux.PhaseLoad:
 		now := e.now()
 		if p.Bytes > 0 {
-			j.loadTime = time.Duration(float64(now.Sub(j.started)) * float64(p.TotalBytes) / float64(p.Bytes))
+			j.loadTime = time.Duration(float64(now.Sub(j.loadBegan)) * float64(p.TotalBytes) / float64(p.Bytes))
 		}
 		if p.Bytes < p.TotalBytes && now.Sub(j.loadingShown) < loadingPause {
 			return

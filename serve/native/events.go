@@ -99,7 +99,7 @@ func (s *stream) write(text string) {
 
 // eventText returns an event in the format of server-sent events.
 func (a *API) eventText(ctx context.Context, id, kind string, e engine.Event) string {
-	v := eventJSON{jsonJob: a.jobJSON(e.Status, nil), Bytes: e.Bytes, TotalBytes: e.Total}
+	v := eventJSON{jsonJob: a.jobJSON(e.Status, nil), Bytes: e.Bytes, TotalBytes: e.Total, Text: e.Text, Thinking: e.Thinking}
 	if e.Kind != engine.EventQueued {
 		v.Prompt, v.Label = "", "" // which may be long, and steps are many
 	}

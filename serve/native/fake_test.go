@@ -97,6 +97,8 @@ func (j *fakeJob) Status() engine.Status {
 
 func (j *fakeJob) Stored() {}
 
+func (j *fakeJob) Skip() { j.happens(engine.Event{Kind: engine.EventWritten}) }
+
 func (j *fakeJob) Cancel() {
 	if !j.Status().State.Ended() {
 		j.end(engine.Canceled, nil)

@@ -21,6 +21,7 @@ type Job interface {
 	ID() string
 	Status() engine.Status
 	Cancel()
+	Skip()
 	Pictures() []*engine.Picture
 	Events(ctx context.Context, after int) iter.Seq[engine.Event]
 	Stored()
@@ -106,6 +107,11 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	a.Keep(j, q.Client)
+	return a.accepted(w, j)
+}
+
+// accepted answers with a job that was submitted.
+func (a *API) accepted(w http.ResponseWriter, j Job) error {
 	w.Header().Set("Location", "/api/v1/jobs/"+j.ID())
 	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
 }
@@ -197,8 +203,18 @@ type jsonJob struct {
 	Ended       time.Time     `json:"ended,omitzero"`
 	SecondsLeft float64       `json:"seconds_left,omitempty"`
 	Warnings    []string      `json:"warnings,omitempty"`
+	Answer      *jsonAnswer   `json:"answer,omitempty"`
 	Error       *jsonError    `json:"error,omitempty"`
 	Pictures    []jsonPicture `json:"pictures,omitempty"`
+}
+
+// A jsonAnswer is what a language model wrote for a job: the answer, or the rewritten prompt.
+type jsonAnswer struct {
+	Text         string `json:"text"`
+	Model        string `json:"model,omitempty"` // not if the rewriting was skipped
+	PromptTokens int    `json:"prompt_tokens,omitempty"`
+	Tokens       int    `json:"tokens"`
+	Whole        bool   `json:"whole"` // not ended by max_tokens
 }
 
 // A jsonPicture is a finished image of a job.
@@ -235,6 +251,9 @@ func (a *API) jobJSON(s engine.Status, j Job) jsonJob {
 	if s.Err != nil {
 		_, e := describe(s.Err)
 		v.Error = &e
+	}
+	if s.Answer != nil {
+		v.Answer = (*jsonAnswer)(s.Answer)
 	}
 	if j != nil {
 		rec := a.record(s.ID)
@@ -334,6 +353,8 @@ type eventJSON struct {
 	jsonJob
 	Bytes      int64        `json:"bytes,omitempty"`
 	TotalBytes int64        `json:"total_bytes,omitempty"`
+	Text       string       `json:"text,omitempty"`
+	Thinking   bool         `json:"thinking,omitempty"`
 	Preview    *jsonPreview `json:"preview,omitempty"`
 	Picture    *jsonPicture `json:"picture,omitempty"`
 }

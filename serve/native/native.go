@@ -76,6 +76,9 @@ func (a *API) routes() []route {
 		{"GET", "/api/v1/jobs", a.listJobs},
 		{"GET", "/api/v1/jobs/{id}", a.showJob},
 		{"DELETE", "/api/v1/jobs/{id}", a.cancel},
+		{"DELETE", "/api/v1/jobs/{id}/enhance", a.skip},
+		{"POST", "/api/v1/enhance", a.enhance},
+		{"POST", "/api/v1/describe", a.describe},
 		{"GET", "/api/v1/jobs/{id}/events", a.events},
 		{"GET", "/api/v1/jobs/{id}/pictures/{index}", a.jobPicture},
 		{"GET", "/api/v1/events", a.live},
@@ -172,6 +175,8 @@ type jsonModel struct {
 	Missing      string       `json:"missing,omitempty"`
 	Edits        bool         `json:"edits"`
 	Multiple     bool         `json:"multiple"` // takes several reference images
+	Writes       bool         `json:"writes"`   // has a language model
+	Sees         bool         `json:"sees"`     // which sees images
 	SizeMultiple int          `json:"size_multiple,omitempty"`
 	Bytes        int64        `json:"bytes,omitempty"`
 	Peak         int64        `json:"peak_bytes,omitempty"`
@@ -197,7 +202,7 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	for _, m := range a.engine.Models() {
 		models = append(models, jsonModel{
 			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
-			Multiple: m.Multiple, SizeMultiple: m.SizeMultiple, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free,
+			Multiple: m.Multiple, Writes: m.Writes, Sees: m.Sees, SizeMultiple: m.SizeMultiple, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free,
 			HasAlpha: m.HasAlpha, Layers: m.Layers, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}

@@ -29,12 +29,16 @@ const (
 	maxReferences = 16
 	maxLoRAs      = 16
 	maxLabel      = 1000 // bytes
+	maxTokens     = 8192 // of a text
 )
 
 // A jsonRequest is the body of POST /api/v1/jobs. Its names are those of settings where they exist.
 type jsonRequest struct {
 	Model             string      `json:"model"`
 	Prompt            string      `json:"prompt"`
+	Enhance           *jsonWriter `json:"enhance"`
+	OriginalPrompt    string      `json:"original_prompt"` // of a prompt that was rewritten before
+	EnhancedBy        string      `json:"enhanced_by"`
 	NegativePrompt    string      `json:"negative_prompt"`
 	Height            int         `json:"height"`
 	Width             int         `json:"width"`
@@ -66,6 +70,12 @@ type jsonRequest struct {
 	NoPasteBack       bool        `json:"no_paste_back"`
 	Previews          *int        `json:"previews"`
 	Label             string      `json:"label"`
+}
+
+// A jsonWriter is how a language model writes.
+type jsonWriter struct {
+	Model     string `json:"model"`
+	MaxTokens int    `json:"max_tokens"`
 }
 
 type jsonLoRA struct {
@@ -138,7 +148,8 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 		return q, badRequest("label: %d bytes, expected at most %d", len(j.Label), maxLabel)
 	}
 	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Label: j.Label, Options: gomflux.Options{
-		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
+		Prompt: j.Prompt, OriginalPrompt: j.OriginalPrompt, EnhancedBy: j.EnhancedBy, NegativePrompt: j.NegativePrompt,
+		Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
 		TrueCFGScale: j.TrueCFGScale, CFGNormalization: j.CFGNormalization, CFGTruncation: j.CFGTruncation,
 		StepCache:         j.StepCache,
@@ -159,6 +170,9 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	}
 	if q.Seeds, err = j.seeds(); err != nil {
 		return q, err
+	}
+	if w := j.Enhance; w != nil {
+		q.Language = &gomflux.LanguageOptions{Model: w.Model, MaxTokens: w.MaxTokens, Seed: q.Seeds[0]}
 	}
 	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
 		return q, err
@@ -233,6 +247,8 @@ func (a *API) check(j jsonRequest) error {
 		}
 	}
 	switch {
+	case j.Enhance != nil && (j.Enhance.MaxTokens < 0 || j.Enhance.MaxTokens > maxTokens):
+		return badRequest("enhance.max_tokens %d: expected at most %d", j.Enhance.MaxTokens, maxTokens)
 	case j.Count != nil && (*j.Count < 1 || *j.Count > maxCount):
 		return badRequest("count %d: expected 1 to %d", *j.Count, maxCount)
 	case j.Previews != nil && *j.Previews < -1:

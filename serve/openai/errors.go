@@ -71,7 +71,8 @@ func busy(retry time.Duration, message string) *apiError {
 var params = []struct{ prefix, param string }{
 	{"size ", "size"}, {"height ", "size"}, {"width ", "size"}, {"an image of ", "size"},
 	{"image strength ", "strength"}, {"guidance ", "guidance"}, {"steps ", "steps"},
-	{"negative prompt", "negative_prompt"},
+	{"negative prompt", "negative_prompt"}, {"temperature ", "temperature"}, {"top_p ", "top_p"}, {"top_k ", "top_k"}, {"min_p ", "min_p"},
+	{"presence_penalty ", "presence_penalty"}, {"frequency_penalty ", "frequency_penalty"},
 	{"unknown scheduler ", "scheduler"}, {"scheduler ", "scheduler"}, {"prompt", "prompt"}, {"LoRA ", "loras"},
 }
 

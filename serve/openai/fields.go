@@ -42,7 +42,8 @@ type value struct {
 type fields map[string]value
 
 // parseJSON reads the fields of a JSON object.
-func parseJSON(data []byte, edit bool) (fields, error) {
+// check, if set, returns an error for a name that is not known.
+func parseJSON(data []byte, check func(name string) error) (fields, error) {
 	var members map[string]json.RawMessage
 	d := json.NewDecoder(bytes.NewReader(data))
 	if err := d.Decode(&members); err != nil {
@@ -65,8 +66,10 @@ func parseJSON(data []byte, edit bool) (fields, error) {
 	}
 	f := fields{}
 	for name, raw := range members {
-		if err := checkName(name, edit); err != nil {
-			return nil, err
+		if check != nil {
+			if err := check(name); err != nil {
+				return nil, err
+			}
 		}
 		if string(raw) != "null" {
 			f[name] = value{text: string(raw)}

@@ -20,6 +20,9 @@ type model struct {
 	Default bool `json:"default"`
 	Loaded  bool `json:"loaded"`
 	Edits   bool `json:"edits"`
+	// Writes reports that it has a language model, for chat completions, and Sees that this sees images.
+	Writes bool `json:"writes"`
+	Sees   bool `json:"sees"`
 	// Transparent reports that it generates transparent images.
 	Transparent bool `json:"transparent"`
 	family.Licence
@@ -35,7 +38,8 @@ func modelOf(m *engine.ModelInfo) model {
 	if !ok || owner == "" {
 		owner = "gomflux"
 	}
-	return model{m.Name, "model", unix(m.Created, time.Unix(0, 0)), owner, m.Default, m.Loaded, m.Edits, m.HasAlpha, m.Licence}
+	created := unix(m.Created, time.Unix(0, 0))
+	return model{m.Name, "model", created, owner, m.Default, m.Loaded, m.Edits, m.Writes, m.Sees, m.HasAlpha, m.Licence}
 }
 
 // listModels lists the models that are there.

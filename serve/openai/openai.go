@@ -1,5 +1,6 @@
-// Package openai serves OpenAI's Images API: it generates and edits images, and lists models. The
-// requests and answers are those of openai-python 3.54.0.
+// Package openai serves OpenAI's Images API: it generates and edits images, and lists models; and of the
+// chat completions what clients need to describe images and to rewrite prompts. The requests and answers
+// are those of openai-python 3.54.0.
 //
 // Fields that OpenAI does not have set what gomflux can do in addition: seed, steps (or
 // num_inference_steps), guidance (or guidance_scale), negative_prompt, strength, loras and scheduler.
@@ -13,6 +14,7 @@ package openai
 import (
 	"cmp"
 	"context"
+	"io"
 	"iter"
 	"net/http"
 	"slices"
@@ -99,12 +101,13 @@ func New[J Job](e Engine[J], c Config) *Handler {
 	h.handle("/v1/images/variations", http.MethodPost, func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, failure(http.StatusNotImplemented, "not_supported", "variations of images are not supported (use /v1/images/edits)"))
 	})
+	h.handle("/v1/chat/completions", http.MethodPost, h.chat)
 	h.handle("/v1/models", http.MethodGet, h.listModels)
 	h.handle("/v1/models/{id...}", http.MethodGet, h.oneModel)
 	h.handle("/v1/files/{name}", http.MethodGet, h.files.serve)
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, failure(http.StatusNotFound, "unknown_url", "this server has no %s %s (it has %s)", r.Method,
-			quoted(r.URL.Path), "/v1/images/generations, /v1/images/edits and /v1/models"))
+			quoted(r.URL.Path), "/v1/images/generations, /v1/images/edits, /v1/chat/completions and /v1/models"))
 	})
 	return h
 }
@@ -172,7 +175,13 @@ func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) {
 
 // request reads a request.
 func (h *Handler) request(w http.ResponseWriter, r *http.Request, edit bool, m *memory) (*request, error) {
-	f, err := h.read(w, r, edit, m)
+	limit := int64(maxJSON)
+	if edit {
+		limit = h.config.MaxBody
+	}
+	f, err := h.read(w, r, limit, m, func(body io.Reader, kind, boundary string) (*form, error) {
+		return readBody(body, kind, boundary, edit)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,13 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (*fakeJob, erro
 	return j, nil
 }
 
-func (j *fakeJob) Status() engine.Status { return engine.Status{Warnings: j.r.Warnings} }
+func (j *fakeJob) Status() engine.Status {
+	s := engine.Status{Warnings: j.r.Warnings}
+	if j.r.Messages != nil {
+		s.Answer = &gomflux.Answer{Text: "a cat", PromptTokens: 9, Tokens: 3, Whole: j.r.Language.MaxTokens > 3}
+	}
+	return s
+}
 
 func (j *fakeJob) Cancel() {
 	select {
@@ -110,6 +116,16 @@ func (j *fakeJob) Events(ctx context.Context, _ int) iter.Seq[engine.Event] {
 		send := func(e engine.Event) bool { return yield(e) }
 		if !send(engine.Event{Kind: engine.EventQueued}) || !send(engine.Event{Kind: engine.EventLoading}) {
 			return
+		}
+		if j.r.Messages != nil && j.e.fail == nil {
+			for _, e := range []engine.Event{
+				{Kind: engine.EventText, Text: "hm", Thinking: true}, {Kind: engine.EventText, Text: "a "},
+				{Kind: engine.EventText, Text: "cat"}, {Kind: engine.EventWritten, Status: j.Status()},
+			} {
+				if !send(e) {
+					return
+				}
+			}
 		}
 		for _, p := range j.Pictures() {
 			for part := range max(j.r.Previews, 0) {
@@ -172,7 +188,8 @@ var testModels = []engine.ModelInfo{
 	{Name: "shapes", Default: true, Loaded: true, Licence: family.Licence{
 		Name: "FLUX", Commercial: family.CommercialForbidden, Terms: "no commercial use",
 	}, Created: time.Unix(1_700_000_000, 0)},
-	{Name: "owner/editor", Edits: true},
+	{Name: "owner/editor", Edits: true, Writes: true},
+	{Name: "owner/seer", Writes: true, Sees: true},
 	{Name: "clear", HasAlpha: true, Missing: "is not on this machine (run gomflux pull clear)"},
 	{Name: "gone", Missing: "is not on this machine (run gomflux pull gone)"},
 }
@@ -638,7 +655,7 @@ func TestModels(t *testing.T) {
 	}
 	_, list := get("GET", "/v1/models")
 	data := list["data"].([]any)
-	if list["object"] != "list" || len(data) != 2 || data[1].(map[string]any)["id"] != "owner/editor" ||
+	if list["object"] != "list" || len(data) != 3 || data[1].(map[string]any)["id"] != "owner/editor" ||
 		data[1].(map[string]any)["owned_by"] != "owner" {
 		t.Errorf("%v", list)
 	}

@@ -56,15 +56,13 @@ type request struct {
 	inputUnits int // image tokens of the input
 }
 
-// read reads the body of a request.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request, edit bool, m *memory) (*form, error) {
+// read reads the body of a request, of at most limit bytes.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, limit int64, m *memory,
+	parse func(body io.Reader, kind, boundary string) (*form, error),
+) (*form, error) {
 	kind, attributes, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil && r.Header.Get("Content-Type") != "" {
 		return nil, failure(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Type: %v", err)
-	}
-	limit := int64(maxJSON)
-	if edit {
-		limit = h.config.MaxBody
 	}
 	size := r.ContentLength
 	switch {
@@ -78,7 +76,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, edit bool, m *mem
 		return nil, err
 	}
 	body := http.MaxBytesReader(w, r.Body, limit)
-	f, err := readBody(body, kind, attributes["boundary"], edit)
+	f, err := parse(body, kind, attributes["boundary"])
 	if err == nil {
 		// the server notices that a client goes away only after the end of the body
 		if _, err = io.Copy(io.Discard, body); err != nil {
@@ -95,11 +93,24 @@ func readBody(body io.Reader, kind, boundary string, edit bool) (*form, error) {
 			return nil, failure(400, "invalid_form", "Content-Type multipart/form-data: the boundary is missing")
 		}
 		return parseForm(multipart.NewReader(body, boundary))
-	case kind != "" && kind != "application/json":
-		expected := "application/json"
-		if edit {
-			expected = "multipart/form-data or application/json"
-		}
+	case edit:
+		return readJSON(body, kind, "multipart/form-data or application/json", edit)
+	}
+	return readJSON(body, kind, "application/json", edit)
+}
+
+// readJSON reads a body with the fields of a request for images.
+func readJSON(body io.Reader, kind, expected string, edit bool) (*form, error) {
+	f, err := readFields(body, kind, expected, func(name string) error { return checkName(name, edit) })
+	if err == nil && edit {
+		err = f.takeImages()
+	}
+	return f, err
+}
+
+// readFields reads a body that is a JSON object.
+func readFields(body io.Reader, kind, expected string, check func(name string) error) (*form, error) {
+	if kind != "" && kind != "application/json" {
 		return nil, failure(http.StatusUnsupportedMediaType, "unsupported_media_type",
 			"Content-Type: expected %s, found %s", expected, quoted(kind))
 	}
@@ -107,15 +118,8 @@ func readBody(body io.Reader, kind, boundary string, edit bool) (*form, error) {
 	if err != nil {
 		return nil, broken(err)
 	}
-	fields, err := parseJSON(bytes.TrimSpace(data), edit)
-	if err != nil {
-		return nil, err
-	}
-	f := &form{fields: fields}
-	if edit {
-		err = f.takeImages()
-	}
-	return f, err
+	fields, err := parseJSON(bytes.TrimSpace(data), check)
+	return &form{fields: fields}, err
 }
 
 // parse returns the request of a form. It opens no file and fetches no URL.

@@ -81,8 +81,13 @@ func (s *stream) fail(err error) {
 	_ = s.sendJSON("error", errorBody{publicError(err)}) // the client may be gone
 }
 
-// stream answers with the events of a job.
+// stream answers with the events of a job for images.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, req *request, job Job) {
+	h.follow(w, r, job, func(s *stream, e engine.Event) (bool, error) { return h.event(s, req, e) })
+}
+
+// follow streams the events of a job as send does, until that reports the last one.
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request, job Job, send func(*stream, engine.Event) (done bool, err error)) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	events := api.Events(ctx, job.Events(ctx, 0))
@@ -102,7 +107,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, req *request, j
 			if !ok { // canceled
 				return
 			}
-			if done, err := h.event(s, req, e); done || err != nil {
+			if done, err := send(s, e); done || err != nil {
 				if err != nil && r.Context().Err() == nil {
 					s.fail(err)
 				}
@@ -120,6 +125,13 @@ func (h *Handler) event(s *stream, req *request, e engine.Event) (done bool, err
 		return false, h.preview(s, req, e)
 	case engine.EventPicture:
 		return false, h.completed(s, req, e.Picture)
+	}
+	return ended(s, e)
+}
+
+// ended sends the end of a job, and reports whether the event is that.
+func ended(s *stream, e engine.Event) (done bool, err error) {
+	switch e.Kind {
 	case engine.EventDone:
 		return true, s.send("", []byte("[DONE]"))
 	case engine.EventFailed:

@@ -59,7 +59,8 @@ func (m *model) Generate(ctx context.Context, o gomflux.Options) (*gomflux.Resul
 
 func (m *model) settings(o gomflux.Options) picture.Settings {
 	s := picture.Settings{
-		Generator: "gomflux test", Model: "shapes", Prompt: o.Prompt, NegativePrompt: o.NegativePrompt, Seed: *o.Seed,
+		Generator: "gomflux test", Model: "shapes", Prompt: o.Prompt, OriginalPrompt: o.OriginalPrompt, EnhancedBy: o.EnhancedBy,
+		NegativePrompt: o.NegativePrompt, Seed: *o.Seed,
 		Steps: o.Steps, Height: o.Height, Width: o.Width,
 	}
 	if s.Steps == 0 {
@@ -101,8 +102,8 @@ func models() []engine.ModelInfo {
 	defaults := (&model{}).Defaults()
 	return []engine.ModelInfo{
 		{Name: "shapes", Default: true, Licence: family.Licence{Name: "MIT"}, Defaults: defaults},
-		{Name: "one", Repo: "Tongyi-MAI/Z-Image-Turbo", Edits: true, Defaults: defaults},
-		{Name: "several", Edits: true, Multiple: true, Defaults: defaults},
+		{Name: "one", Repo: "Tongyi-MAI/Z-Image-Turbo", Edits: true, Writes: true, Defaults: defaults},
+		{Name: "several", Edits: true, Multiple: true, Writes: true, Sees: true, Defaults: defaults},
 		{Name: "missing", Missing: "not downloaded (gomflux pull missing)", Licence: family.Licence{Name: "Own"}},
 	}
 }
@@ -209,7 +210,7 @@ func (b *browser) serve(edit func(*serve.Config)) string {
 	}
 	c := serve.Config{
 		Engine: engine.New(engine.Config{
-			Open: opens(b.model), Models: models, Queue: 20, KeepAlive: time.Minute, Keep: time.Minute,
+			Open: opens(b.model), OpenLanguage: b.model.openLanguage, Models: models, Queue: 20, KeepAlive: time.Minute, Keep: time.Minute,
 		}),
 		Address: listener.Addr().String(), MaxBody: 25e6, MaxPixels: 1 << 22, MaxSteps: 1 << 20, Gallery: g,
 		LoRAs: func() []string { return []string{"owner/style"} }, Log: slog.New(slog.DiscardHandler), Version: "test",

@@ -40,7 +40,8 @@ var fakeModels = []engine.ModelInfo{
 	{Name: "base", Defaults: gomflux.Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024}},
 	{Name: "dev", Defaults: gomflux.Defaults{Steps: 28, Guidance: 3.5}, GuidanceUnit: picture.DistilledCFGScale},
 	{Name: "cfg", Defaults: gomflux.Defaults{Steps: 28, Guidance: 3.5}, GuidanceUnit: picture.DistilledCFGScale, TrueCFG: true},
-	{Name: "edit", Edits: true, SizeMultiple: 32, Defaults: gomflux.Defaults{Steps: 40, Guidance: 4, Height: 1024, Width: 1024}},
+	{Name: "edit", Edits: true, Writes: true, Sees: true,
+		SizeMultiple: 32, Defaults: gomflux.Defaults{Steps: 40, Guidance: 4, Height: 1024, Width: 1024}},
 	{Name: "absent", Missing: "is not on this machine (gomflux pull absent)"},
 }
 
@@ -97,6 +98,11 @@ func (j *fakeJob) work() {
 	defer close(j.events)
 	if j.err = j.engine.fail; j.err != nil {
 		return
+	}
+	if j.request.Messages != nil {
+		j.mu.Lock()
+		j.status.Answer = &gomflux.Answer{Text: "a cat "}
+		j.mu.Unlock()
 	}
 	for i, seed := range j.request.Seeds {
 		if j.engine.stop != nil {

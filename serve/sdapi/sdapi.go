@@ -109,6 +109,7 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		"skip":                 post(h.interrupt), // of a job with several images, all that are not finished
 		"unload-checkpoint":    post(func(*http.Request) { h.unload() }),
 		"png-info":             {http.MethodPost: h.pngInfo},
+		"interrogate":          {http.MethodPost: h.interrogate},
 	}
 	for _, name := range []string{
 		"sd-vae", "sd-modules", "script-info", "prompt-styles", "hypernetworks", "face-restorers", "realesrgan-models",
@@ -129,13 +130,6 @@ func New[J Job](e Engine[J], c Config) *Handler {
 	}
 	for name, batch := range map[string]bool{"extra-single-image": false, "extra-batch-images": true} {
 		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) { h.extras(w, r, batch) }}
-	}
-	for name, what := range map[string]string{
-		"interrogate": "describing images",
-	} {
-		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) {
-			writeError(w, &statusError{http.StatusNotImplemented, what + " is not supported"})
-		}}
 	}
 	return h
 }

@@ -259,7 +259,12 @@ func TestRoutes(t *testing.T) {
 		{"POST extra-single-image", fmt.Sprintf(`{"image":%q,"upscaler_1":"/etc/passwd"}`, pngFile(4, 4)), "expected one of lanczos", 400},
 		{"POST extra-single-image", fmt.Sprintf(`{"image":%q,"upscaler_1":"Lanczos","upscaling_resize":99}`, pngFile(4, 4)),
 			"scale 99: must be from 1 to 8", 400},
-		{"POST interrogate", "{}", "describing images is not supported", 501},
+		{"POST interrogate", fmt.Sprintf(`{"image":"data:image/png;base64,%s","model":"clip"}`, pngFile(4, 4)), `{"caption":"a cat"}`, 200},
+		{"POST interrogate", fmt.Sprintf(`{"image":%q}`, pngFile(4, 4)), `{"caption":"a cat"}`, 200},
+		{"POST interrogate", `{"model":"clip"}`, "Image not found", 404},
+		{"POST interrogate", `{"image":"x","model":"deepdanbooru"}`, "Model not found", 404},
+		{"POST interrogate", `{"image":"x","model":"clip"}`, "image: ", 400},
+		{"POST interrogate", `{"image":3}`, "image: expected a string", 422},
 		{"GET refresh-vae", "", "Method Not Allowed", 405},
 	} {
 		method, path, _ := strings.Cut(test.request, " ")

@@ -11,7 +11,7 @@ const maxReferences = 16;
 // other are settings that the form has no fields for. They are kept from the settings that filled
 // it in.
 const other = ["guidance_unit", "guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache",
-  "max_sequence_length", "scheduler", "rng", "background"];
+  "max_sequence_length", "scheduler", "rng", "background", "original_prompt", "enhanced_by"];
 
 export class Form {
   constructor(say) {
@@ -20,6 +20,7 @@ export class Form {
     this.loraNames = [];
     this.wanted = undefined; // name of the model to choose when they are listed
     this.kept = {};
+    this.listed = this.filled = () => {}; // are called when models are listed, and kept is other
     this.start = new ImageBox(byID("start"), 1, say);
     this.inpainting = new Inpainting(this.start, say);
     this.inpainting.changed = () => this.showModel();
@@ -59,6 +60,7 @@ export class Form {
         m.name, m.default, m.default)));
     if (models.some(m => m.name === before)) byID("model").value = before;
     this.showModel();
+    this.listed();
   }
 
   setLoRAs(loras) {
@@ -167,6 +169,7 @@ export class Form {
     this.kept = {};
     this.start.clear();
     this.references.clear();
+    this.filled();
     this.show();
     this.changed();
     byID("prompt").focus();
@@ -205,6 +208,7 @@ export class Form {
     const missing = [settings.image, settings.mask, ...settings.references ?? []].filter(Boolean).map(source => source.path);
     if (missing.length > 0) notes.push(`Add the images it was made from: ${missing.join(", ")}.`);
     if (notUsed.length > 0) notes.push(`Not used: ${notUsed.map(l => `${l.field}: ${l.value}`).join("; ")}.`);
+    this.filled();
     this.showModel();
     this.changed();
     byID("prompt").focus();

@@ -1,7 +1,7 @@
 // The gallery.
 
 import { call } from "./api.js";
-import { pictureType } from "./images.js";
+import { pictureType, readURL } from "./images.js";
 import { describe, fileName, load, sources } from "./settings.js";
 import { bytes } from "./text.js";
 import { Viewer } from "./viewer.js";
@@ -239,6 +239,15 @@ export class Gallery {
 
   async inpaint(picture) {
     if (await this.start(picture)) await this.form.inpainting.paint();
+  }
+
+  async describe(picture) {
+    try {
+      const name = picture.name ?? fileName(picture);
+      this.describer.describe({ name, data: await readURL(await load(picture.url, name)) });
+    } catch (error) {
+      this.fail(error.message);
+    }
   }
 
   showFavourite(item, on) {

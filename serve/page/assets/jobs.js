@@ -10,9 +10,9 @@ const list = document.getElementById("jobs");
 // previewScale is the size of an image divided by that of its previews.
 const previewScale = 8;
 
-export const kinds = ["jobs", "queued", "loading", "step", "preview", "picture", "done", "failed", "canceled"];
+export const kinds = ["jobs", "queued", "loading", "text", "written", "step", "preview", "picture", "done", "failed", "canceled"];
 
-const title = job => job.prompt || (job.prompt === undefined ? `Job of ${new Date(job.created).toLocaleTimeString()}` : "No prompt");
+const title = job => (job.count === 0 ? "Text: " : "") + (job.prompt || (job.prompt === undefined ? `Job of ${new Date(job.created).toLocaleTimeString()}` : "No prompt"));
 
 export class Jobs {
   // finished is called with each finished image. grids shows the jobs of grids.
@@ -139,6 +139,9 @@ function describe(job) {
         text += `: ${Math.round(100 * done)} %`;
       }
       break;
+    case "writing":
+      text = job.count === 0 ? "Writing" : "Rewriting the prompt";
+      break;
     case "running": {
       const within = job.steps ? job.step / job.steps : 0;
       done = Math.min(1, (job.index + within) / Math.max(1, job.count));
@@ -153,6 +156,7 @@ function describe(job) {
 
 // spoken returns what is announced. It is the same for all steps of an image, since there are many.
 function spoken(kind, job) {
+  if (job.count === 0) return ""; // the one who asked for the text says so
   switch (kind) {
     case "queued":
       return job.ahead === 0 ? "The job is next in the queue." : `The job waits; ${job.ahead} run before it.`;

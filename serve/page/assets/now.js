@@ -12,7 +12,7 @@ export class Now {
 
   // show shows the progress of a job, if it is the one that runs.
   show(id, state, text, done) {
-    if (state !== "loading" && state !== "running") {
+    if (!["loading", "writing", "running"].includes(state)) {
       if (this.id === undefined && state === "queued") document.title = "Waiting · gomflux";
       return;
     }

@@ -10,6 +10,7 @@ import { Jobs, kinds } from "./jobs.js";
 import { follow } from "./live.js";
 import { Presets } from "./presets.js";
 import { Pulls } from "./pulls.js";
+import { Texts } from "./texts.js";
 
 const byID = id => document.getElementById(id);
 
@@ -33,6 +34,8 @@ const gallery = new Gallery(form, say, fail);
 const grids = new Grids(say, fail);
 const jobs = new Jobs(say, fail, picture => gallery.finished(picture), grids);
 new Draft(form);
+const texts = new Texts(form, say, fail);
+gallery.describer = texts;
 new Presets(form, say);
 const pulls = new Pulls(() => byID("model").value, say, fail, () => {
   listModels().catch(error => fail(error.message));
@@ -43,6 +46,7 @@ byID("form").addEventListener("submit", async event => {
   fail("");
   byID("generate").disabled = true;
   try {
+    if (texts.rewriting.busy) throw new Error("The prompt is being rewritten: wait for it, or stop it.");
     const body = form.request();
     const cells = requests(body);
     for (const { prompt } of cells ?? [body]) remember(prompt);

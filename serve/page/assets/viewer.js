@@ -27,7 +27,7 @@ export class Viewer {
     on("view-copy-prompt", () => this.copy("prompt"));
     on("view-delete", () => this.remove());
     on("view-enlarge", () => this.enlarge());
-    for (const name of ["use", "vary", "start", "edit", "inpaint"]) {
+    for (const name of ["use", "vary", "start", "edit", "inpaint", "describe"]) {
       on(`view-${name}`, () => { // which goes on in the form
         this.item = null;
         dialog.close();

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -54,58 +57,70 @@ func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source)
 		g.out.Note("%s has a prompt that %s rewrote: it is used again", g.config, g.rewritten[0].by)
 		return nil
 	}
+	own, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g.typed = &typedPrompt{}
+	g.typed.end = cli.SkipOnInterrupt(func() {
+		g.typed.asked.Store(true)
+		cancel()
+	})
+	defer time.AfterFunc(reaction, g.typed.end)
 	g.allPrompts, g.rewritten = slices.Clone(g.allPrompts), make([]rewritten, len(g.allPrompts))
-	for i, prompt := range g.allPrompts {
-		e, err := g.enhancePrompt(ctx, source, i, prompt)
-		switch {
-		case ctx.Err() == nil && errors.Is(err, context.Canceled):
-			g.out.Note("the prompt stays as it was typed")
-			continue
-		case err != nil:
-			return cli.Coded(cli.ExitModel, cli.ModelError(fmt.Errorf("--enhance: %w", err)))
-		}
-		if g.allPrompts[i] = e.Prompt; e.Prompt != prompt {
-			g.rewritten[i] = rewritten{prompt, e.Model}
-		}
-		if g.out.Verbose {
-			g.out.Say("rewritten by %s, %s, with a system prompt: %s", e.Model, ui.Plural(e.Tokens, "token"), e.Source)
-		}
-		if g.out.Format == ui.JSONLines {
-			g.out.Event(jsonEnhanced{"enhanced", e.Prompt, e.Original, e.Model, e.Tokens})
-		}
+	err := g.rewritePrompts(own, source)
+	if ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		g.out.Note("%s", asTyped)
+		return nil
+	}
+	if err != nil {
+		return cli.Coded(cli.ExitModel, cli.ModelError(fmt.Errorf("--enhance: %w", err)))
 	}
 	return nil
 }
 
-// enhancePrompt rewrites a prompt, and shows the text as it is written.
-func (g *generation) enhancePrompt(ctx context.Context, source *gomflux.Source, i int, prompt string) (*gomflux.Enhanced, error) {
-	own, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer cli.SkipOnInterrupt(cancel)()
-	g.report.begin(ctx, nil)
-	loading := true
-	writer := g.out.Stream()
-	end := func() {
-		if loading {
-			g.report.end()
-			loading = false
-		}
+const asTyped = "the prompt stays as it was typed"
+
+// reaction is how long after the last word Ctrl-C means the rewriting.
+const reaction = time.Second
+
+// A typedPrompt is how Ctrl-C keeps the last prompt as it was typed, while it is rewritten and shortly after.
+type typedPrompt struct {
+	asked atomic.Bool
+	end   func() // makes Ctrl-C end the command again
+}
+
+// chooseTyped puts the prompt back that Ctrl-C was for, before the first image.
+func (g *generation) chooseTyped() {
+	if g.typed == nil {
+		return
 	}
-	defer func() {
-		end()
-		writer.End()
-	}()
+	g.typed.end()
+	if last := len(g.rewritten) - 1; g.typed.asked.Load() && g.rewritten[last].original != "" {
+		g.out.Note("%s", asTyped)
+		g.allPrompts[last], g.rewritten[last] = g.rewritten[last].original, rewritten{}
+	}
+	g.typed = nil
+}
+
+// rewritePrompts rewrites the prompts with a language model that is loaded once, and shows the text as it is
+// written.
+func (g *generation) rewritePrompts(ctx context.Context, source *gomflux.Source) error {
+	writer := g.out.Stream()
+	defer writer.End()
+	g.report.begin(ctx, nil)
+	endReport := sync.OnceFunc(g.report.end)
+	defer endReport()
+	i := 0
 	open := g.OpenOptions()
 	g.WeightFlags.Open(open)
 	o := &gomflux.LanguageOptions{
-		Seed: g.seed(i * g.each), Thinking: g.enhanceThinking.OrZero(), Height: g.options.Height, Width: g.options.Width,
-		Device: open.Device, Dtype: open.Dtype, Quantize: open.Quantize,
-		Progress: g.options.Progress, Warn: func(message string) {
+		Thinking: g.enhanceThinking.OrZero(), Height: g.options.Height, Width: g.options.Width,
+		Device: open.Device, Dtype: open.Dtype, Quantize: open.Quantize, Progress: g.options.Progress,
+		Warn: func(message string) {
 			writer.End()
 			g.out.Warn("%s", message)
 		},
 		Text: func(text string, thinking bool) {
-			end()
+			endReport()
 			if g.out.Format == ui.JSONLines {
 				g.out.Event(jsonEnhance{"enhance", text, thinking, i})
 				return
@@ -116,5 +131,30 @@ func (g *generation) enhancePrompt(ctx context.Context, source *gomflux.Source, 
 	if g.enhance != ownRewriter {
 		o.Model = g.enhance
 	}
-	return source.Enhance(own, prompt, g.options.References, o)
+	m, err := source.OpenLanguageModel(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	for ; i < len(g.allPrompts); i++ {
+		o.Seed = g.seed(i * g.each)
+		e, err := m.Enhance(ctx, source, g.allPrompts[i], g.options.References, o)
+		writer.End()
+		if err == nil && g.typed.asked.Load() {
+			err = context.Canceled
+		}
+		if err != nil {
+			return err
+		}
+		if g.allPrompts[i] = e.Prompt; e.Prompt != e.Original {
+			g.rewritten[i] = rewritten{e.Original, e.Model}
+		}
+		if g.out.Verbose {
+			g.out.Say("rewritten by %s, %s, with a system prompt: %s", e.Model, ui.Plural(e.Tokens, "token"), e.Source)
+		}
+		if g.out.Format == ui.JSONLines {
+			g.out.Event(jsonEnhanced{"enhanced", e.Prompt, e.Original, e.Model, e.Tokens})
+		}
+	}
+	return nil
 }

@@ -66,3 +66,23 @@ func TestPromptsAndSeeds(t *testing.T) {
 		}
 	}
 }
+
+// TestChooseTyped: Ctrl-C shortly after the last word is for the last prompt, and only until images are made.
+func TestChooseTyped(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		ended := 0
+		g := &generation{rewritten: []rewritten{{"a", "m"}, {"b", "m"}}, typed: &typedPrompt{end: func() { ended++ }}}
+		g.allPrompts = []string{"A", "B"}
+		g.out = &ui.Output{Stderr: io.Discard}
+		g.typed.asked.Store(asked)
+		g.chooseTyped()
+		g.chooseTyped()
+		want := "A B"
+		if asked {
+			want = "A b"
+		}
+		if got := strings.Join(g.allPrompts, " "); got != want || (g.rewritten[1].by == "") != asked || ended != 1 {
+			t.Errorf("asked %v: prompts %s, %+v, ended %d times", asked, got, g.rewritten, ended)
+		}
+	}
+}

@@ -33,9 +33,10 @@ type generation struct {
 	options    gomflux.Options // of all images; prompt and seed are those of the next one
 	allPrompts []string
 	rewritten  []rewritten // where the prompts are from; nil if they are as typed
-	knownSeeds []uint64    // given seeds, or those drawn so far
-	each       int         // images of a prompt
-	total      int         // images in all
+	typed      *typedPrompt
+	knownSeeds []uint64 // given seeds, or those drawn so far
+	each       int      // images of a prompt
+	total      int      // images in all
 
 	recorded      *picture.Found       // settings of --config-from-metadata
 	modelRecorded bool                 // the model is from the recorded settings
@@ -217,6 +218,7 @@ func (g *generation) open(ctx context.Context) error {
 	if err := g.checkLayers(); err != nil {
 		return err
 	}
+	g.chooseTyped()
 	g.warnNegative()
 	g.noteTransparent()
 	g.describeModel(lib, time.Since(began))

@@ -203,6 +203,9 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 		info.Defaults = *d
 	}
 	if info.Missing == "" {
+		if _, builtin := catalog.Builtins()[name]; !builtin { // which are not trained to write
+			info.Writes, info.Sees = models.HasLanguageModel(source.FS())
+		}
 		m.estimate(name, source)
 	}
 	return info
@@ -298,14 +301,13 @@ func (m *servedModels) open(
 	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
 ) (engine.Model, error) {
 	o := m.options
-	if !named(m.list(), name) {
-		return nil, fmt.Errorf("%s: %w", name, gomflux.ErrNotFound)
+	source, given, err := m.find(name)
+	if err != nil {
+		return nil, err
 	}
-	open, flag, base := o.OpenOptions(), name, ""
+	open := o.OpenOptions()
 	o.WeightFlags.Open(open)
-	if i := slices.IndexFunc(m.given, func(g givenModel) bool { return g.name == name }); i >= 0 {
-		flag, base = m.given[i].flag, o.Base
-	} else if name != m.defaultModel {
+	if !given && name != m.defaultModel {
 		open.LoRAs = nil
 	}
 	open.LoRAs = o.Used(append(slices.Clone(open.LoRAs), loras...))
@@ -313,10 +315,6 @@ func (m *servedModels) open(
 	open.LowRAM, open.Progress = o.lowRAM, progress
 	open.Warn = func(message string) { m.log.Warn("loading", "model", name, "warning", message) }
 	o.PromptCacheFlags.Open(open)
-	source, err := gomflux.FindWith(flag, base)
-	if err != nil {
-		return nil, err
-	}
 	began := time.Now()
 	for _, l := range loras {
 		if _, err := catalog.FindLoRA(l.Path); errors.Is(err, gomflux.ErrNotFound) {

@@ -36,7 +36,8 @@ Clients can name the built-in models, the models in the Hugging Face cache and
 those of --model, whose first is the default. Without --model the default is
 ` + cli.DefaultModel + ` if it is downloaded, and shapes otherwise. A model is loaded
 when it is needed, and one at a time is in memory. --keep-alive is how long it
-stays there without jobs: 0 frees it at once, forever keeps it.
+stays there without jobs: 0 frees it at once, forever keeps it. A language model
+that rewrites prompts or describes images is next to it, if there is room.
 
 Flags about weights, device and memory apply to all models, and --lora to the
 default model and those of --model. A client can name LoRAs of the Hugging Face
@@ -77,9 +78,10 @@ prompts unless --log-prompts is given.
 PATHS
   /                  the page for people, which asks no other host
   /v1/               OpenAI's Images API: images/generations, images/edits,
-                     models
+                     models; chat/completions for captions and prompts
   /sdapi/v1/         AUTOMATIC1111's API: txt2img, img2img and others
-  /api/v1/           jobs, their events and images (/api/v1/openapi.json)
+  /api/v1/           jobs, their events, images and texts
+                     (/api/v1/openapi.json)
   /healthz, /health  200 while jobs are accepted, without a token;
                      /healthz?deep=1 lists the models too, and is 503 if that
                      fails
@@ -295,7 +297,8 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	}
 	s := serve.New(serve.Config{
 		Engine: engine.New(engine.Config{
-			Open: models.open, Models: models.list, Queue: o.maxQueue.OrElse(serveQueue), KeepAlive: o.keepAlive.OrElse(serveKeepAlive),
+			Open: models.open, OpenLanguage: models.openLanguage, Models: models.list,
+			Queue: o.maxQueue.OrElse(serveQueue), KeepAlive: o.keepAlive.OrElse(serveKeepAlive),
 			Shared: o.shared(host), Keep: serveKeep, Log: log,
 			Memory:  func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
 			Release: func() { gomflux.ReleaseMemory(ctx) }, Rest: serveRest, // an error means that the server shuts down

@@ -124,6 +124,24 @@ async function checkStream(editor) {
   assert.deepEqual(events.map((e) => e.type), ["image_edit.partial_image", "image_edit.completed"]);
 }
 
+async function checkChat() {
+  const seer = (await ai.models.list()).data.find((m) => m.sees).id;
+  const url = `data:image/png;base64,${fs.readFileSync(image).toString("base64")}`;
+  const ask = { model: seer, temperature: 0, max_completion_tokens: 8, messages: [
+    { role: "user", content: [{ type: "text", text: "What is it?" }, { type: "image_url", image_url: { url } }] }] };
+  const answer = await ai.chat.completions.create(ask);
+  assert.equal(answer.choices[0].message.role, "assistant");
+  let text = "", finish;
+  for await (const chunk of await ai.chat.completions.create({ ...ask, stream: true })) {
+    text += chunk.choices[0].delta.content ?? "";
+    finish = chunk.choices[0].finish_reason ?? finish;
+  }
+  assert.equal(text.trim(), answer.choices[0].message.content);
+  assert.equal(finish, answer.choices[0].finish_reason);
+  ask.messages[0].content[1].image_url.url = "https://example.org/x.png";
+  await raises(OpenAI.BadRequestError, ai.chat.completions.create(ask), { code: "unsupported_value" });
+}
+
 async function checkErrors() {
   const error = await raises(OpenAI.BadRequestError, ai.images.generate({ prompt: "x", n: 11 }), { param: "n", type: "invalid_request_error" });
   assert.match(error.message, /from 1 to 10/);
@@ -161,6 +179,7 @@ const editor = await checkModels();
 await checkGenerate();
 await checkEdit(editor);
 await checkStream(editor);
+await checkChat();
 await checkErrors();
 await checkCancel();
 console.log("all checks passed");

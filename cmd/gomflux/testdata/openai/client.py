@@ -1,8 +1,8 @@
 """Checks gomflux serve with openai-python. TestServePython runs it: client.py URL TOKEN IMAGE MASK RESULT.
 
-The server has the model shapes and one that edits, and a queue of one job. IMAGE is a PNG file,
-and MASK one whose left half is transparent. An image that the test compares with that of gomflux
-generate is written to RESULT.
+The server has the model shapes, one that edits and one whose language model sees images, and a
+queue of one job. IMAGE is a PNG file, and MASK one whose left half is transparent. An image that the
+test compares with that of gomflux generate is written to RESULT.
 """
 
 import asyncio
@@ -128,6 +128,29 @@ def check_stream(editor):
     assert [type(e).__name__ for e in events] == ["ImageEditPartialImageEvent", "ImageEditCompletedEvent"], events
 
 
+def check_chat():
+    seer = next(m.id for m in ai.models.list() if m.sees)
+    with open(image, "rb") as f:
+        shown = "data:image/png;base64," + base64.b64encode(f.read()).decode()
+    ask = {"model": seer, "temperature": 0, "max_tokens": 8, "messages": [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": shown}}]}]}
+    answer = ai.chat.completions.create(**ask)
+    choice, usage = answer.choices[0], answer.usage
+    assert answer.model == seer and choice.message.role == "assistant" and choice.message.content, answer
+    assert 1 <= usage.completion_tokens <= 8 and usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, usage
+    assert choice.finish_reason == ("length" if usage.completion_tokens == 8 else "stop"), answer
+    chunks = list(ai.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text.strip() == choice.message.content and chunks[-1].usage == usage, chunks
+    assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] == [choice.finish_reason]
+    ended = ai.chat.completions.create(**ask, stop=choice.message.content[1:3])
+    assert ended.choices[0].message.content == choice.message.content[:1].strip() and ended.choices[0].finish_reason == "stop", ended
+    raises(openai.NotFoundError, lambda: ai.chat.completions.create(**{**ask, "model": "other"}), code="model_not_found")
+    ask["messages"][1]["content"][1]["image_url"]["url"] = "https://example.org/x.png"
+    raises(openai.BadRequestError, lambda: ai.chat.completions.create(**ask), code="unsupported_value")
+
+
 def check_errors():
     error = raises(openai.BadRequestError, lambda: ai.images.generate(prompt="x", n=11), param="n", type="invalid_request_error")
     assert "from 1 to 10" in str(error)
@@ -176,6 +199,7 @@ editor = check_models()
 check_generate()
 check_edit(editor)
 check_stream(editor)
+check_chat()
 check_errors()
 check_cancel()
 print("all checks passed")

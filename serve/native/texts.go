@@ -1,0 +1,64 @@
+package native
+
+import (
+	"net/http"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+// enhance starts a job that rewrites the prompt of a request for images, without generating any.
+func (a *API) enhance(w http.ResponseWriter, r *http.Request) error {
+	return a.write(w, r, func(q *engine.Request) error {
+		q.Options.Image, q.Options.Mask = nil, nil
+		return nil
+	})
+}
+
+// describe starts a job that describes the image of a request, or answers the question in its prompt.
+func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
+	return a.write(w, r, func(q *engine.Request) error {
+		o := q.Options
+		if o.Image == nil {
+			return badRequest("image is missing")
+		}
+		q.Options = gomflux.Options{Prompt: o.Prompt}
+		q.Messages = gomflux.Question(o.Image, o.Prompt)
+		return nil
+	})
+}
+
+// write starts a job for a text, which is asked for in the same fields as images.
+func (a *API) write(w http.ResponseWriter, r *http.Request, edit func(*engine.Request) error) error {
+	var body jsonRequest
+	if err := readJSON(r, &body); err != nil {
+		return err
+	}
+	if body.Enhance == nil {
+		body.Enhance = &jsonWriter{}
+	}
+	q, err := a.request(r, body)
+	if err != nil {
+		return err
+	}
+	q.Seeds = nil
+	if err := edit(&q); err != nil {
+		return err
+	}
+	j, err := a.engine.Submit(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	a.announce()
+	return a.accepted(w, j)
+}
+
+// skip ends the rewriting of a job's prompt: its images are generated with the prompt as it was typed.
+func (a *API) skip(w http.ResponseWriter, r *http.Request) error {
+	j, err := a.job(r)
+	if err != nil {
+		return err
+	}
+	j.Skip()
+	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
+}
