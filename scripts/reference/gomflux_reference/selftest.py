@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from . import adapters, again, debug, dump, goldens, lies, profile_test, prune_test, runs, stream_test, tiny, tracing_test
+from . import adapters, again, arguments, debug, dump, goldens, lies, profile_test, prune_test, runs, stream_test, tiny, tracing_test
 from .debugger import debugger_test
 from .families import FAMILIES, text_encoders
 from .families import autoencoders as autoencoders_of
@@ -540,7 +540,7 @@ def lora_runs(scratch: Path, root: Path):
         what = "no such LoRA" if file == "nothing" else "does not fit the model"
         file = root.parent / "lora" / "testdata" / file
         fails(what, record, root, scratch / "bad", ["image"], loras=[(str(file), 1.0)])
-    fails("expected a number", adapters.specs_of, [["a.safetensors", "much"]])
+    fails("expected a number", arguments.specs_of, [["a.safetensors", "much"]])
 
 
 def interrupted_runs(scratch: Path, root: Path):
