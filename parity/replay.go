@@ -340,9 +340,9 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 const mostSought = 16
 
 // isFirst reports whether a wrong tensor is the first of its kind in this pass: of a module whose
-// name differs from earlier ones' not only by numbers, and of its outputs, inputs or inner values.
+// name differs from earlier ones' not only by numbers, and of its first output, further ones, inputs or inner values.
 func (r *replay) isFirst(t *report.Tensor) bool {
-	key := report.KindOf(t.Module) + ":" + t.Kind
+	key := report.KindOf(t.Name)
 	if r.sought[key] || len(r.sought) == mostSought {
 		return false
 	}
