@@ -95,6 +95,7 @@ type replay struct {
 	model    string
 	pipeline *models.Pipeline
 	request  models.Request
+	language *writer // which runs instead of the pipeline, if it is not nil
 	untapped untappedTensors
 	parts    standIn // for components that are not there
 
@@ -210,6 +211,9 @@ func (r *replay) once(p pass) error {
 			out = tap.Output
 		}
 		return out, err
+	}
+	if r.language != nil {
+		return r.write(request.Hook)
 	}
 	if p.reading == report.Free {
 		r.keepTrajectory(&request)

@@ -182,6 +182,14 @@ func (r *Report) differs(t *Tensor) string {
 	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%s)", t.Name, by, t.Stage, t.errorText())
 }
 
+// LogitsOf describes the ways to compute a language model's logits with a cache, by their names after "logits.".
+var LogitsOf = map[string]string{
+	"cached": "the prompt, then token by token",
+	"parts":  "the prompt in parts, then tokens in parts",
+	"batch":  "in a batch with a longer text, with padding",
+	"longer": "the longer text of that batch",
+}
+
 // drift is the verdict where every module is within tolerance on its own.
 func (r *Report) drift() Verdict {
 	for _, t := range r.Tensors {
@@ -191,6 +199,11 @@ func (r *Report) drift() Verdict {
 		reading, what := t.Free, "accumulated since the start of the run"
 		if t.Isolated != nil && !t.Isolated.OK {
 			reading, what = t.Isolated, "accumulated inside it"
+		}
+		if how, ok := strings.CutPrefix(t.Name, "logits."); ok {
+			return Verdict{Stage: t.Stage, Module: t.Module, Tensor: t.Name, Text: fmt.Sprintf("every module of the language model is "+
+				"within tolerance without a cache, but %s (%s) is wrong (%v): what the cache keeps, or the positions after it",
+				t.Name, LogitsOf[how], reading)}
 		}
 		return Verdict{
 			Stage: t.Stage, Module: t.Module, Tensor: t.Name, Children: r.children(t.Module),
