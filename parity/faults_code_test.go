@@ -44,6 +44,15 @@ var fusedFaults = []codeFault{
 		"flux1-inner", "latents@0", ""},
 }
 
+// cacheFaults are in what a language model computes with a cache.
+var cacheFaults = []codeFault{
+	{name: "cache: positions one off after the prompt", file: "textenc/language_model.go", at: "if ids.Ndim() != 2 {",
+		plant: "if cache != nil && cache.tokens > 0 && ids.Dim(1) == 1 { cache.behind[0]--; defer func() { cache.behind[0]++ }() }"},
+	{name: "cache: shifted by one", file: "textenc/language_model.go", at: "if ids.Ndim() != 2 {",
+		plant: "if cache != nil && cache.tokens > 0 { for i := range cache.layers { l := &cache.layers[i]; if l[0].Ndim() == 4 { " +
+			"n := l[0].Dim(2); l.set(mlx.Concat(2, l[0].Slice(2, n-1, n), l[0].Slice(2, 0, n-1)), l[1]) } } }"},
+}
+
 // codeFaults are in code that runs with hooks too.
 var codeFaults = []codeFault{
 	{"flux1: MLP scale and shift swapped", "transformer/flux.go",
@@ -146,6 +155,16 @@ func TestCodeFaults(t *testing.T) {
 		})
 	}
 	pairs := faultPairs()
+	for _, f := range cacheFaults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Setenv(plantedFault, f.name)
+			v := replayText(t, "qwen3-published").Verdict
+			t.Log(v.Text)
+			if v.OK || v.Module != "logits.cached" || !strings.Contains(v.Text, "what the cache keeps, or the positions after it, are wrong") {
+				t.Errorf("found %s, expected logits.cached", v.Module)
+			}
+		})
+	}
 	drawn, drawnPairs := len(codeFaults), len(pairs)
 	if os.Getenv(everyCodeFault) != "all" {
 		drawn, drawnPairs = 2, 2
@@ -259,7 +278,7 @@ func plantCode(t *testing.T) string {
 		replaced[filepath.Join(root, filepath.FromSlash(file))] = at
 	}
 	sources := map[string]string{}
-	for _, f := range slices.Concat(fusedFaults, codeFaults) {
+	for _, f := range slices.Concat(fusedFaults, codeFaults, cacheFaults) {
 		source := sources[f.file]
 		if source == "" {
 			text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(f.file)))

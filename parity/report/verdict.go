@@ -92,6 +92,9 @@ func (r *Report) verdict() Verdict {
 		v.Text += fmt.Sprintf("%s has %s", c.tensor.Name, c.tensor.shapesText())
 	case c.tensor.Module != c.module:
 		v.Text += fmt.Sprintf("it passes on %s, which is wrong (%v), although its inputs are right", c.tensor.Name, c.tensor.best())
+	case withCache[c.tensor.Name] != "":
+		v.Text += fmt.Sprintf("%s (%s) is wrong (%v), although all is right without a cache: what the cache keeps, or the positions after "+
+			"it, are wrong", c.tensor.Name, withCache[c.tensor.Name], c.tensor.best())
 	case r.stepped(c.tensor):
 		v.Text += fmt.Sprintf("%s is wrong (%v), although noise_pred is right: the scheduler's step, or what follows it, is wrong",
 			c.tensor.Name, c.tensor.best())
@@ -182,12 +185,12 @@ func (r *Report) differs(t *Tensor) string {
 	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%s)", t.Name, by, t.Stage, t.errorText())
 }
 
-// LogitsOf describes the ways to compute a language model's logits with a cache, by their names after "logits.".
-var LogitsOf = map[string]string{
-	"cached": "the prompt, then token by token",
-	"parts":  "the prompt in parts, then tokens in parts",
-	"batch":  "in a batch with a longer text, with padding",
-	"longer": "the longer text of that batch",
+// withCache describes the ways to compute a language model's logits with a cache, by their names.
+var withCache = map[string]string{
+	"logits.cached": "the prompt, then token by token",
+	"logits.parts":  "the prompt in parts, then tokens in parts",
+	"logits.batch":  "in a batch with a longer text, with padding",
+	"logits.longer": "the longer text of that batch",
 }
 
 // drift is the verdict where every module is within tolerance on its own.
@@ -199,11 +202,6 @@ func (r *Report) drift() Verdict {
 		reading, what := t.Free, "accumulated since the start of the run"
 		if t.Isolated != nil && !t.Isolated.OK {
 			reading, what = t.Isolated, "accumulated inside it"
-		}
-		if how, ok := strings.CutPrefix(t.Name, "logits."); ok {
-			return Verdict{Stage: t.Stage, Module: t.Module, Tensor: t.Name, Text: fmt.Sprintf("every module of the language model is "+
-				"within tolerance without a cache, but %s (%s) is wrong (%v): what the cache keeps, or the positions after it",
-				t.Name, LogitsOf[how], reading)}
 		}
 		return Verdict{
 			Stage: t.Stage, Module: t.Module, Tensor: t.Name, Children: r.children(t.Module),
