@@ -160,7 +160,8 @@ func TestCodeFaults(t *testing.T) {
 			t.Setenv(plantedFault, f.name)
 			v := replayText(t, "qwen3-published").Verdict
 			t.Log(v.Text)
-			if v.OK || v.Module != "logits.cached" || !strings.Contains(v.Text, "what the cache keeps, or the positions after it, are wrong") {
+			if v.OK || v.Module != "logits.cached" ||
+				!strings.Contains(v.Text, "what the cache keeps, or the positions after it, are wrong") {
 				t.Errorf("found %s, expected logits.cached", v.Module)
 			}
 		})
@@ -288,7 +289,8 @@ func plantCode(t *testing.T) string {
 			source = string(text)
 			folder := filepath.ToSlash(filepath.Dir(f.file))
 			write(folder+"/planted.go", "package "+filepath.Base(folder)+"\n\nimport (\n\"os\"\n\"slices\"\n\"strings\"\n)\n\n"+
-				"func planted(fault string) bool { return slices.Contains(strings.Split(os.Getenv(\""+plantedFault+"\"), \"; \"), fault) }\n")
+				"func planted(fault string) bool { return "+
+				"slices.Contains(strings.Split(os.Getenv(\""+plantedFault+"\"), \"; \"), fault) }\n")
 		}
 		if strings.Count(source, f.at) != 1 {
 			t.Fatalf("%s: expected %q once", f.file, f.at)

@@ -109,7 +109,8 @@ func (v *Verdict) Print(b *strings.Builder) {
 		if n > 1 {
 			more = fmt.Sprintf(" and %d more", n-1)
 		}
-		fmt.Fprintf(b, "  not known: whether %s%s inside it would be right, with right inputs; mend the first and run again\n", v.Behind[0], more)
+		fmt.Fprintf(b, "  not known: whether %s%s inside it would be right, with right inputs; mend the first and run again\n",
+			v.Behind[0], more)
 	}
 	if len(v.Ask) > 0 {
 		have := "no modules"

@@ -124,15 +124,14 @@ def cfg_arguments(c):
 
 
 def looking_arguments(c):
-    for flag, help in (
-        ("--stats", "tensors whose statistics are written to traces/stats.jsonl; !GLOB excludes"),
-        ("--checkpoint", "tensors that are described in a file each; !GLOB excludes"),
-    ):
-        c.add_argument(flag, nargs="+", action="extend", default=[], metavar="GLOB", help=help)
+    c.add_argument(
+        "--stats", nargs="+", action="extend", default=[], metavar="GLOB",
+        help="tensors whose statistics are written to traces/stats.jsonl; !GLOB excludes",
+    )  # fmt: skip
 
 
 def tap_arguments(c, default=("*",)):
-    usual = "" if default else "; default: all, or none with --stats or --checkpoint"
+    usual = "" if default else "; default: all, or none with --stats"
     c.add_argument(
         "--taps", nargs="+", default=default and list(default), metavar="GLOB",
         help=f"tensors to record; !GLOB excludes{usual}",
