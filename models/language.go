@@ -312,6 +312,17 @@ func (m *LanguageModel) Close() {
 	}
 }
 
+// Model returns the model itself, to compute logits. It belongs to the MLX thread.
+func (m *LanguageModel) Model() *textenc.CausalLM { return m.model }
+
+// Pipeline returns a pipeline that has the model as its only component, and generates nothing.
+func (m *LanguageModel) Pipeline() *Pipeline { return m.pipeline }
+
+// Observe has a hook see the outputs of the model's modules, whose names begin with language_model; nil ends that.
+func (m *LanguageModel) Observe(hook hooks.Func) {
+	m.pipeline.points = hooks.Points{Func: hook, Step: -1, Parameters: m.pipeline.parameters}
+}
+
 // usualTokens is for how many tokens a cache has memory at first.
 const usualTokens = 4096
 

@@ -46,6 +46,15 @@ var fusedFaults = []codeFault{
 		"flux1-inner", "latents@0", ""},
 }
 
+// cacheFaults are in what a language model computes with a cache.
+var cacheFaults = []codeFault{
+	{name: "cache: positions one off after the prompt", file: "textenc/language_model.go", at: "if ids.Ndim() != 2 {",
+		plant: "if cache != nil && cache.tokens > 0 && ids.Dim(1) == 1 { cache.behind[0]--; defer func() { cache.behind[0]++ }() }"},
+	{name: "cache: shifted by one", file: "textenc/language_model.go", at: "if ids.Ndim() != 2 {",
+		plant: "if cache != nil && cache.tokens > 0 { for i := range cache.layers { l := &cache.layers[i]; if l[0].Ndim() == 4 { " +
+			"n := l[0].Dim(2); l.set(mlx.Concat(2, l[0].Slice(2, n-1, n), l[0].Slice(2, 0, n-1)), l[1]) } } }"},
+}
+
 // codeFaults are in code that runs with hooks too.
 var codeFaults = []codeFault{
 	{"flux1: MLP scale and shift swapped", "transformer/flux.go",
@@ -100,10 +109,26 @@ var codeFaults = []codeFault{
 		"return n.Tap(m.norm(n.Norm, x), x, t.temb)",
 		"m.Scale, m.Shift = m.Shift, m.Scale",
 		"flux1-inner", "transformer@0", "scale and shift swapped"},
+	{"qwen3: eps of the norm before attention", "textenc/qwen3.go",
+		"y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(p.dtype)))",
+		"l.InputLayerNorm.Eps = 1e-2",
+		"zimage-ordinary", "text_encoder.layers.0.input_layernorm", "norm eps"},
 	{"qwen3: post attention norm of the input", "textenc/qwen3.go",
 		"y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(p.dtype)))",
 		"return l.Tap(y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(x).AsType(p.dtype))), x)",
 		"zimage-ordinary", "text_encoder.layers.0", "another tensor"},
+	{"flux1: eps of the MLP's norm", "transformer/flux.go",
+		"nextX, normX = attnX.addThenNorm(x, dx, b.Norm2, mlpX)",
+		"b.Norm2.Eps = 1e-2",
+		"flux1-inner", "transformer@0", "norm eps"},
+	{"zimage: eps of the MLP's norm", "transformer/zimage.go",
+		"dy := b.FeedForward.Forward(mlp.norm(b.FFNNorm1, y))",
+		"b.FFNNorm1.Eps = 1e-2",
+		"zimage-ordinary", "transformer.noise_refiner.0.ffn_norm1@0", "norm eps"},
+	{"flux2: eps of the MLP's norm", "transformer/flux2.go",
+		"nextX, normX := attnX.addThenNorm(x, dx, b.Norm2, mlpX)",
+		"b.Norm2.Eps = 1e-2",
+		"flux2-inner", "transformer@0", "norm eps"},
 }
 
 // plantedFault is the environment variable with the name of the fault that planted code has.
@@ -131,28 +156,91 @@ func TestCodeFaults(t *testing.T) {
 			f.fused(t)
 		})
 	}
-	drawn := len(codeFaults)
+	pairs := faultPairs()
+	for _, f := range cacheFaults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Setenv(plantedFault, f.name)
+			v := replayText(t, "qwen3-published").Verdict
+			t.Log(v.Text)
+			if v.OK || v.Module != "logits.cached" ||
+				!strings.Contains(v.Text, "what the cache keeps, or the positions after it, are wrong") {
+				t.Errorf("found %s, expected logits.cached", v.Module)
+			}
+		})
+	}
+	drawn, drawnPairs := len(codeFaults), len(pairs)
 	if os.Getenv(everyCodeFault) != "all" {
-		drawn = 2
+		drawn, drawnPairs = 2, 2
 	}
 	for _, i := range randtest.New(t).Perm(len(codeFaults))[:drawn] {
 		f := codeFaults[i]
 		t.Run(f.name, func(t *testing.T) {
-			t.Setenv(plantedFault, f.name)
-			r, err := Replay(t.Context(), filepath.Join(testdata, f.dump, "dump"), Options{Dtype: exact})
-			if err != nil {
-				t.Fatal(err)
-			}
-			v := r.Verdict
-			t.Log(v.Text)
-			for _, h := range v.Hints {
-				t.Logf("hint %s: %s", h.Key, h.Text)
-			}
+			v := f.replayed(t, f.name).Verdict
 			if v.OK || v.Module != f.module || !hinted(v.Hints, f.cause) {
 				t.Errorf("found %s, expected %s with the hint %s", v.Module, f.module, f.cause)
 			}
 		})
 	}
+	for _, i := range randtest.New(t).Perm(len(pairs))[:drawnPairs] {
+		pairs[i].check(t)
+	}
+}
+
+// replayed plants faults and returns the report.
+func (f codeFault) replayed(t *testing.T, planted ...string) *report.Report {
+	t.Helper()
+	t.Setenv(plantedFault, strings.Join(planted, "; "))
+	r, err := Replay(t.Context(), filepath.Join(testdata, f.dump, "dump"), Options{Dtype: exact})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := r.Print(&text, false); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text.String())
+	return r
+}
+
+// A faultPair is two mistakes at once.
+type faultPair [2]codeFault
+
+// faultPairs are those that one dump shows.
+func faultPairs() (pairs []faultPair) {
+	for i, f := range codeFaults {
+		for _, g := range codeFaults[i+1:] {
+			if f.dump == g.dump {
+				pairs = append(pairs, faultPair{f, g})
+			}
+		}
+	}
+	return pairs
+}
+
+// check has the verdict name the mistake that comes first, and the other one, or that it is not known what
+// is right behind the first.
+func (p faultPair) check(t *testing.T) {
+	t.Run(p[0].name+" and "+p[1].name, func(t *testing.T) {
+		r := p[0].replayed(t, p[0].name, p[1].name)
+		v := r.Verdict
+		all := slices.Clone(v.Hints)
+		for _, k := range v.Kinds {
+			all = append(all, k.Hints...)
+		}
+		first, second := p[0], p[1]
+		a, b := r.Find(first.module), r.Find(second.module)
+		inside := strings.HasPrefix(first.module, strings.Split(second.module, "@")[0]) ||
+			strings.HasPrefix(second.module, strings.Split(first.module, "@")[0]) // which comes first is known from the hints
+		if !inside && b.Order < a.Order || inside && (v.Module != first.module || !hinted(v.Hints, first.cause)) {
+			first, second = second, first
+		}
+		if v.OK || v.Module != first.module || !hinted(v.Hints, first.cause) {
+			t.Errorf("found %s, expected %s with the hint %s", v.Module, first.module, first.cause)
+		}
+		if !hinted(all, second.cause) && len(v.Behind) == 0 {
+			t.Errorf("nothing about %s with the hint %s", second.module, second.cause)
+		}
+	})
 }
 
 // fused reads the verdict about the run without hooks.
@@ -193,7 +281,7 @@ func plantCode(t *testing.T) string {
 		replaced[filepath.Join(root, filepath.FromSlash(file))] = at
 	}
 	sources := map[string]string{}
-	for _, f := range slices.Concat(fusedFaults, codeFaults) {
+	for _, f := range slices.Concat(fusedFaults, codeFaults, cacheFaults) {
 		source := sources[f.file]
 		if source == "" {
 			text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(f.file)))
@@ -202,8 +290,9 @@ func plantCode(t *testing.T) string {
 			}
 			source = string(text)
 			folder := filepath.ToSlash(filepath.Dir(f.file))
-			write(folder+"/planted.go", "package "+filepath.Base(folder)+"\n\nimport \"os\"\n\n"+
-				"func planted(fault string) bool { return os.Getenv(\""+plantedFault+"\") == fault }\n")
+			write(folder+"/planted.go", "package "+filepath.Base(folder)+"\n\nimport (\n\"os\"\n\"slices\"\n\"strings\"\n)\n\n"+
+				"func planted(fault string) bool { return "+
+				"slices.Contains(strings.Split(os.Getenv(\""+plantedFault+"\"), \"; \"), fault) }\n")
 		}
 		if strings.Count(source, f.at) != 1 {
 			t.Fatalf("%s: expected %q once", f.file, f.at)

@@ -14,8 +14,13 @@ func (r *replay) hintQuestion(name string, tap hooks.Tap, got, want *mlx.Array) 
 	if err != nil {
 		n = hooks.Name{Module: name, Step: -1}
 	}
+	var input *mlx.Array
+	if len(tap.Inputs) > 0 {
+		input = tap.Inputs[0].Array
+	}
 	return hints.Question{
-		Name: n, Ours: got, Reference: want, Guidance: r.ref.Guidance,
+		Input: input,
+		Name:  n, Ours: got, Reference: want, Guidance: r.ref.Guidance,
 		Names: r.ref.heldNames(), Tensor: func(n hooks.Name) *mlx.Array { return r.samePass(n, tap, want.Shape()) },
 	}
 }

@@ -31,6 +31,9 @@ func (r *replay) load() error {
 			return err
 		}
 	}
+	if r.ref.NewTokens > 0 {
+		return r.loadLanguage()
+	}
 	o := models.LoadOptions{
 		Device: r.Device, Dtype: r.Dtype, Quantize: r.Quantize, LoRAs: r.LoRAs, RuntimeLoRA: r.RuntimeLoRA,
 	}
@@ -102,6 +105,10 @@ func Prepare(run string, o Options) (*Prepared, error) {
 
 // close closes the model, if it was loaded.
 func (r *replay) close() {
+	if r.language != nil {
+		r.language.Close()
+		return
+	}
 	if r.pipeline != nil {
 		r.pipeline.Close()
 	}

@@ -95,6 +95,7 @@ type replay struct {
 	model    string
 	pipeline *models.Pipeline
 	request  models.Request
+	language *writer // which runs instead of the pipeline, if it is not nil
 	untapped untappedTensors
 	parts    standIn // for components that are not there
 
@@ -210,6 +211,9 @@ func (r *replay) once(p pass) error {
 			out = tap.Output
 		}
 		return out, err
+	}
+	if r.language != nil {
+		return r.write(request.Hook)
 	}
 	if p.reading == report.Free {
 		r.keepTrajectory(&request)
@@ -340,9 +344,9 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 const mostSought = 16
 
 // isFirst reports whether a wrong tensor is the first of its kind in this pass: of a module whose
-// name differs from earlier ones' not only by numbers, and of its outputs, inputs or inner values.
+// name differs from earlier ones' not only by numbers, and of its first output, further ones, inputs or inner values.
 func (r *replay) isFirst(t *report.Tensor) bool {
-	key := report.KindOf(t.Module) + ":" + t.Kind
+	key := report.KindOf(t.Name)
 	if r.sought[key] || len(r.sought) == mostSought {
 		return false
 	}

@@ -29,6 +29,13 @@ type Hint struct {
 // Exact is the least that a hint explains which is true but for rounding.
 const Exact = 0.99
 
+// general are the keys of hints about a difference that a mistake elsewhere may make too.
+var general = []string{"zero", "sign", "ratio", "offset", "bias", "scale"}
+
+// Mistake reports whether the hint is true but for rounding, and about no difference that a mistake
+// elsewhere may make too.
+func (h Hint) Mistake() bool { return h.Explains >= Exact && !slices.Contains(general, h.Key) }
+
 // Share is the most that one of several hints explains, and -1 without any.
 func Share(found []Hint) float64 {
 	share := -1.0
@@ -49,6 +56,8 @@ type Question struct {
 	// Tensor returns a tensor of the reference's run, cut to the pass (prompt or negative
 	// prompt) that Ours belongs to; nil if the run does not have it.
 	Tensor func(hooks.Name) *mlx.Array
+	// Input is our first input of the module whose output this is, or nil.
+	Input *mlx.Array
 }
 
 // Explain returns what is known about the difference of two tensors of one shape. Of a tensor of

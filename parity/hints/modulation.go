@@ -169,9 +169,8 @@ func (s *search) scaleAndShift(bases []tensor, chunks []chunk) bool {
 
 // gate looks for mistakes in base + x·gate and base + x·tanh(gate).
 func (s *search) gate(bases []tensor, chunks []chunk) bool {
-	added := func(base, x tensor, c chunk, f function) tensor {
-		return base.with(x.with(c.apply(f.f), times), plus)
-	}
+	gated := func(x tensor, c chunk, f function) tensor { return x.with(c.apply(f.f), times) }
+	added := func(base, x tensor, c chunk, f function) tensor { return base.with(gated(x, c, f), plus) }
 	functions := []function{{"tanh of ", math.Tanh}, {"", identity}}
 	for _, base := range bases {
 		for _, x := range bases {
@@ -194,6 +193,16 @@ func (s *search) gate(bases []tensor, chunks []chunk) bool {
 								func() tensor { return added(base, x, other, g) }}) {
 								return true
 							}
+						}
+					}
+					if s.fits(gated(x, c, f)) { // which is a missing term
+						continue
+					}
+					for _, other := range chunks {
+						if other.name != c.name && s.try(variant{"gate", fmt.Sprintf("%s is gated with %s%s, in the reference with "+
+							"%[2]s%[4]s, and %s is not added", x.name, f.name, other.name, c.name, base.name),
+							func() tensor { return gated(x, other, f) }}) {
+							return true
 						}
 					}
 				}

@@ -53,7 +53,7 @@ func (p part) of(a *mlx.Array) *mlx.Array {
 // cut returns the question about a part.
 func (q Question) cut(p part) Question {
 	whole := q.Tensor
-	q.Ours, q.Reference = p.of(q.Ours), p.of(q.Reference)
+	q.Ours, q.Reference, q.Input = p.of(q.Ours), p.of(q.Reference), p.of(q.Input)
 	q.Tensor = func(n hooks.Name) *mlx.Array { return p.of(whole(n)) }
 	return q
 }

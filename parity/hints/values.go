@@ -156,7 +156,7 @@ func (s *search) alongAxes() {
 func (s *search) overall() {
 	if cosine := dot(s.want, s.got) / (norm(s.want) * norm(s.got)); math.Abs(cosine) < 0.3 {
 		s.share = 0
-		s.say("all differ", "all values differ, with a cosine of %.2f: other weights, another input, or another order "+
-			"than any tried", cosine)
+		s.say("all differ", "all values differ, with a cosine of %.2f: other weights, another input, another order "+
+			"than any tried, or several mistakes", cosine)
 	}
 }

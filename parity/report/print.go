@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -103,6 +104,14 @@ func (v *Verdict) Print(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, ErrorText(c.L2), word)
 	}
+	if n := len(v.Behind); n > 0 {
+		more := ""
+		if n > 1 {
+			more = fmt.Sprintf(" and %d more", n-1)
+		}
+		fmt.Fprintf(b, "  not known: whether %s%s inside it would be right, with right inputs; mend the first and run again\n",
+			v.Behind[0], more)
+	}
 	if len(v.Ask) > 0 {
 		have := "no modules"
 		if len(v.Children) > 0 {
@@ -114,10 +123,7 @@ func (v *Verdict) Print(b *strings.Builder) {
 		b.WriteString("  the run does not have all tensors; gomflux parity bisect has the reference record more\n")
 	}
 	const most = 8
-	printed := map[string]bool{}
-	for _, h := range v.Hints {
-		printed[h.Key] = true
-	}
+	printed := slices.Clone(v.Hints)
 	for i, k := range v.Kinds {
 		if i == most {
 			fmt.Fprintf(b, "  and %d more\n", len(v.Kinds)-most)
@@ -125,17 +131,30 @@ func (v *Verdict) Print(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "  also: %s %s\n", k.Modules, k.text(v.isolated))
 		found := slices.DeleteFunc(slices.Clone(k.Hints), func(h Hint) bool { // repeated, or vaguer than what is known
-			return printed[h.Key] || h.Explains == 0 && len(printed) > 0
+			return slices.ContainsFunc(printed, repeats(h)) || h.Explains == 0 && len(printed) > 0
 		})
-		for _, h := range found {
-			printed[h.Key] = true
-		}
+		printed = append(printed, found...)
 		printHints(b, "    ", found, k.HintLimits)
 	}
 	if len(v.Others) > 0 && !v.isolated {
 		b.WriteString("  a module may differ because of one before it; " +
 			"gomflux parity run replays each module with the reference's inputs\n")
 	}
+}
+
+// names matches the names of tensors, but for their last words.
+var names = regexp.MustCompile(`[\w.]+\.|@\d+`)
+
+// repeats returns a function that reports whether a hint is the same, about modules whose names begin alike or not.
+func repeats(h Hint) func(Hint) bool {
+	same := func(h Hint) string {
+		text := h.Text
+		if _, after, ok := strings.Cut(text, " is wrong "); ok {
+			_, text, _ = strings.Cut(after, ": ")
+		}
+		return names.ReplaceAllString(text, "")
+	}
+	return func(other Hint) bool { return h.Key == other.Key && same(h) == same(other) }
 }
 
 // text is the verb of the modules.

@@ -55,7 +55,8 @@ func StageOf(name string) string {
 		return "vae"
 	case strings.Contains(n.Module, ".input_ids") || strings.HasSuffix(n.Module, "attention_mask"):
 		return "tokenizer"
-	case prefix("text_") || prefix("prompt.") || prefix("negative.") || prefix("vision.") || n.Module == "image.condition":
+	case prefix("text_") || strings.HasSuffix(n.Module, "embeds") || prefix("prompt.") || prefix("negative.") ||
+		prefix("logits") || prefix("vision.") || n.Module == "image.condition":
 		return "text"
 	case n.Module == "sigmas" || n.Module == "timesteps":
 		return "scheduler"

@@ -24,6 +24,9 @@ type Verdict struct {
 	Children []Child `json:"children,omitempty"`
 	// Ask lists globs of the tensors of modules inside that the run lacks, for a closer look.
 	Ask []string `json:"ask,omitempty"`
+	// Behind lists modules inside Module whose inputs are wrong because of it, so that it is not known
+	// whether they are right.
+	Behind []string `json:"behind,omitempty"`
 	// Others lists further modules that differ: on their own, if modules got the reference's
 	// inputs.
 	Others []string `json:"others,omitempty"`
@@ -66,33 +69,32 @@ func (r *Report) verdict() Verdict {
 		return r.firstToDiffer()
 	}
 	var culprits []culprit
-	seen := map[string]bool{}
 	for _, t := range r.Tensors {
 		if t.ownOK() {
 			continue
 		}
-		c := r.attribute(t)
-		if !seen[c.module] {
-			seen[c.module] = true
-			culprits = append(culprits, c)
+		module := r.attribute(t)
+		at := slices.IndexFunc(culprits, func(c culprit) bool { return c.module == module })
+		if at < 0 {
+			at, culprits = len(culprits), append(culprits, culprit{module: module, tensor: t, hinted: t})
 		}
-		at := slices.IndexFunc(culprits, func(other culprit) bool { return other.module == c.module })
-		if hints.Share(t.Hints) > hints.Share(culprits[at].hinted.Hints) {
-			culprits[at].hinted = t
-		}
+		culprits[at].add(t)
 	}
 	if len(culprits) == 0 {
 		return r.drift()
 	}
 	c := culprits[0]
-	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.hinted.Hints,
-		HintLimits: c.hinted.HintLimits, isolated: true}
+	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.hints(),
+		HintLimits: c.hinted.HintLimits, Behind: c.behind, isolated: true}
 	v.Text = fmt.Sprintf("%s diverges first, in stage %s: ", c.module, v.Stage)
 	switch {
 	case !c.tensor.SameShape():
 		v.Text += fmt.Sprintf("%s has %s", c.tensor.Name, c.tensor.shapesText())
 	case c.tensor.Module != c.module:
 		v.Text += fmt.Sprintf("it passes on %s, which is wrong (%v), although its inputs are right", c.tensor.Name, c.tensor.best())
+	case withCache[c.tensor.Name] != "":
+		v.Text += fmt.Sprintf("%s (%s) is wrong (%v), although all is right without a cache: what the cache keeps, or the positions after "+
+			"it, are wrong", c.tensor.Name, withCache[c.tensor.Name], c.tensor.best())
 	case r.stepped(c.tensor):
 		v.Text += fmt.Sprintf("%s is wrong (%v), although noise_pred is right: the scheduler's step, or what follows it, is wrong",
 			c.tensor.Name, c.tensor.best())
@@ -117,12 +119,12 @@ func (r *Report) stepped(t *Tensor) bool {
 // for which the run has more tensors, if they explain more.
 func (v *Verdict) closer(culprits []culprit) {
 	path := func(module string) string { return (&Tensor{Name: module}).ModuleName() }
-	outer, share := path(v.Module), max(0, hints.Share(v.Hints))
+	outer, share := path(v.Module), max(0, share(v.Hints))
 	for _, c := range culprits {
-		s, inner := hints.Share(c.hinted.Hints), path(c.module)
+		s, inner := c.share(), path(c.module)
 		if s > share && (inner == outer || strings.HasPrefix(inner, outer+".")) {
 			share = s
-			v.Hints, v.HintLimits = slices.Clone(c.hinted.Hints), c.hinted.HintLimits
+			v.Hints, v.HintLimits, v.Behind = c.hints(), c.hinted.HintLimits, c.behind
 			v.Hints[0].Text = fmt.Sprintf("%s is wrong by itself: %s", c.hinted.Name, v.Hints[0].Text)
 		}
 	}
@@ -145,7 +147,7 @@ func (r *Report) firstToDiffer() Verdict {
 			seen[t.Module] = true
 		case !seen[t.Module]:
 			seen[t.Module] = true
-			others = append(others, culprit{t.Module, t, t})
+			others = append(others, culprit{module: t.Module, tensor: t, hinted: t})
 		}
 	}
 	v.others(others)
@@ -157,17 +159,17 @@ func (r *Report) firstToDiffer() Verdict {
 
 // others lists further modules that differ, and their kinds.
 func (v *Verdict) others(all []culprit) {
-	first := map[string]*Tensor{}
+	first := map[string]culprit{}
 	for _, c := range all {
 		v.Others = append(v.Others, c.module)
 		key := KindOf(c.module)
-		if t := first[key]; t == nil || len(t.Hints) == 0 && len(c.hinted.Hints) > 0 {
-			first[key] = c.hinted
+		if known, ok := first[key]; !ok || len(known.hinted.Hints) == 0 && len(c.hinted.Hints) > 0 {
+			first[key] = c
 		}
 	}
 	for _, k := range Kinds(v.Others) {
-		t := first[KindOf(k.Modules[0])]
-		v.Kinds = append(v.Kinds, Others{k.Name, len(k.Modules), t.Name, t.Hints, t.HintLimits})
+		c := first[KindOf(k.Modules[0])]
+		v.Kinds = append(v.Kinds, Others{k.Name, len(k.Modules), c.hinted.Name, c.hints(), c.hinted.HintLimits})
 	}
 }
 
@@ -181,6 +183,14 @@ func (r *Report) differs(t *Tensor) string {
 		return fmt.Sprintf("%s is the first to differ%s, in stage %s: it has %s", t.Name, by, t.Stage, t.shapesText())
 	}
 	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%s)", t.Name, by, t.Stage, t.errorText())
+}
+
+// withCache describes the ways to compute a language model's logits with a cache, by their names.
+var withCache = map[string]string{
+	"logits.cached": "the prompt, then token by token",
+	"logits.parts":  "the prompt in parts, then tokens in parts",
+	"logits.batch":  "in a batch with a longer text, with padding",
+	"logits.longer": "the longer text of that batch",
 }
 
 // drift is the verdict where every module is within tolerance on its own.
@@ -221,12 +231,43 @@ func (r *Report) drift() Verdict {
 type culprit struct {
 	module string
 	tensor *Tensor
-	hinted *Tensor // of the module, with the hint that explains most
+	hinted *Tensor   // of the module, the first with a hint that explains all, or else most
+	more   []*Tensor // of the module, with hints about further mistakes
+	behind []string  // modules inside it with wrong inputs and outputs
+}
+
+// share is how much of a difference hints explain. More than Exact is rounding.
+func share(found []Hint) float64 { return min(hints.Share(found), hints.Exact) }
+
+func (c culprit) share() float64 { return share(c.hinted.Hints) }
+
+// add takes a wrong tensor that the module causes.
+func (c *culprit) add(t *Tensor) {
+	switch {
+	case share(t.Hints) > c.share():
+		c.hinted = t
+	case len(t.Hints) > 0 && t.Hints[0].Mistake() && !slices.ContainsFunc(c.hints(), repeats(t.Hints[0])):
+		c.more = append(c.more, t)
+	}
+	if t.Kind == hooks.Output.String() && t.Module != c.module && !slices.Contains(c.more, t) && !slices.Contains(c.behind, t.Module) {
+		c.behind = append(c.behind, t.Module)
+	}
+}
+
+// hints returns those of the culprit's tensors.
+func (c culprit) hints() []Hint {
+	found := slices.Clone(c.hinted.Hints)
+	for _, t := range c.more {
+		h := t.Hints[0]
+		h.Text = fmt.Sprintf("%s is wrong too: %s", t.Name, h.Text)
+		found = append(found, h)
+	}
+	return found
 }
 
 // attribute finds the module that causes a wrong tensor: the nearest one around it whose inputs
 // are right. A wrong input is caused by the module around the one that gets it.
-func (r *Report) attribute(t *Tensor) culprit {
+func (r *Report) attribute(t *Tensor) string {
 	module := t.Module
 	if t.Kind == hooks.Input.String() {
 		module = r.parent(module)
@@ -237,7 +278,7 @@ func (r *Report) attribute(t *Tensor) culprit {
 	if module == "" { // of the pipeline
 		module = ModuleOf(t.Name)
 	}
-	return culprit{module, t, t}
+	return module
 }
 
 // wrongInput reports whether a module gets a wrong input.

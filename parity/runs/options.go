@@ -18,9 +18,6 @@ type Options struct {
 	Save []string
 	// Stats lists globs, as in Save, of the names whose statistics are recorded in [StatsFile].
 	Stats []string
-	// Checkpoints lists globs, as in Save, of the names that get a checkpoint file each; see
-	// [Run.Checkpoint].
-	Checkpoints []string
 	// Load lists tensors that replace those of the run.
 	Load []Replacement
 	// ExitAfter is the name of the tensor after which the run ends with [ErrExit]; "" runs to the
@@ -34,7 +31,7 @@ type Options struct {
 }
 
 // Records reports whether the options write a run. Loading alone writes nothing.
-func (o *Options) Records() bool { return len(o.Save)+len(o.Stats)+len(o.Checkpoints) > 0 }
+func (o *Options) Records() bool { return len(o.Save)+len(o.Stats) > 0 }
 
 // UsesTree reports whether the options read from a tree or write to one.
 func (o *Options) UsesTree() bool { return o.Records() || len(o.Load) > 0 }
@@ -112,7 +109,7 @@ func parseExit(name string) (hooks.Name, error) {
 
 // Check validates the options before anything runs: names, and that files and tensors exist.
 func (o *Options) Check() error {
-	for _, glob := range slices.Concat(o.Save, o.Stats, o.Checkpoints) {
+	for _, glob := range slices.Concat(o.Save, o.Stats) {
 		if err := CheckGlob(glob); err != nil {
 			return err
 		}

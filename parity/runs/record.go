@@ -3,7 +3,6 @@ package runs
 import (
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 	"weak"
 
@@ -82,7 +81,7 @@ type Glob struct {
 
 // UnmatchedGlobs lists the patterns that no tensor of the run matched.
 func (s *Session) UnmatchedGlobs() (out []Glob) {
-	for _, g := range []*globs{s.save, s.stats, s.checkpoints} {
+	for _, g := range []*globs{s.save, s.stats} {
 		for i, glob := range g.patterns {
 			if !g.hits[i] {
 				out = append(out, Glob{g.option, glob})
@@ -93,10 +92,10 @@ func (s *Session) UnmatchedGlobs() (out []Glob) {
 }
 
 // wanted is what to record of a tensor.
-type wanted struct{ save, stats, checkpoint bool }
+type wanted struct{ save, stats bool }
 
 func (s *Session) wanted(t hooks.Tap) wanted {
-	return wanted{s.save.match(t), s.stats.match(t), s.checkpoints.match(t)}
+	return wanted{s.save.match(t), s.stats.match(t)}
 }
 
 // records reports whether the session records tensors.
@@ -137,7 +136,7 @@ func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor, want wanted) err
 			return err
 		}
 	}
-	if !want.stats && !want.checkpoint {
+	if !want.stats {
 		return nil
 	}
 	stats, first, err := s.recent.summarize(t.Output)
@@ -146,17 +145,7 @@ func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor, want wanted) err
 	}
 	rec := newRecord(tensor, stats, first, at)
 	rec.Class = t.Class
-	if want.stats {
-		if err := s.run.Stat(rec); err != nil {
-			return err
-		}
-	}
-	if !want.checkpoint {
-		return nil
-	}
-	metadata := map[string]any{"module": t.Name, "class": t.Class, "point": rec.Point, "step": t.Step, "call": t.Call}
-	_, err = s.run.Checkpoint(tensor.Name, map[string]any{variableName(t): rec}, metadata, at)
-	return s.run.tolerate(err)
+	return s.run.Stat(rec)
 }
 
 // summaries are the statistics of the last arrays: the output of a module is often the input of
@@ -184,26 +173,6 @@ func (s *summaries) summarize(x *mlx.Array) (checkpoint.Stats, []float64, error)
 		s.next++
 	}
 	return stats, first, err
-}
-
-// variableName returns the name of a tensor in a checkpoint: the keyword of an input (hidden_states),
-// the name of an inner value (q), or the last word in the name of a module or value that is not a
-// number (to_out for to_out.0, embeds for prompt.embeds).
-func variableName(t hooks.Tap) string {
-	words := strings.Split(t.Name, ".")
-	number := func(s string) bool { return strings.Trim(s, "0123456789-") == "" }
-	if key := t.Point.Key; key != "" {
-		if words = strings.Split(key, "."); number(words[0]) { // in_0, out_1
-			words = strings.Split(t.Point.String(), ".")
-		}
-		return strings.ReplaceAll(strings.Join(words, "_"), "-", "_")
-	}
-	for _, word := range slices.Backward(words) {
-		if !number(word) {
-			return strings.ReplaceAll(word, "-", "_")
-		}
-	}
-	return t.Name
 }
 
 // stop ends the recording, but not the run. If tensors were to be saved, [Session.Lost] returns

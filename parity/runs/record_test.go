@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -19,9 +18,7 @@ import (
 func TestRecord(t *testing.T) {
 	tree, warnings := open(t)
 	all := []string{"*", "*:weights", "*:entropy"}
-	s, _, err := run(t, tree, model, runs.Options{Save: all, Stats: append(all, "!vae.*"), Checkpoints: []string{
-		"latents", "prompt.embeds", "transformer.layers.0.attention.to_out.0@0*", "transformer.layers.0.attention@0:*", "nothing",
-	}})
+	s, _, err := run(t, tree, model, runs.Options{Save: all, Stats: append(all, "!vae.*", "nothing")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,15 +60,7 @@ func TestRecord(t *testing.T) {
 	if !classes[""] || !classes["nn.Linear"] || len(classes) < 8 {
 		t.Errorf("classes %v", classes)
 	}
-	for _, name := range []string{
-		"latents@0", "latents@1", "prompt.embeds", "transformer.layers.0.attention.to_out.0@0", "transformer.layers.0.attention@0%3Aq",
-		"transformer.layers.0.attention@0%3Ain.0",
-	} {
-		if _, err := os.Stat(filepath.Join(s.Run().Dir, "checkpoints", "checkpoint_"+name+"_hit001.json")); err != nil {
-			t.Error(err)
-		}
-	}
-	if got := s.UnmatchedGlobs(); !slices.Equal(got, []runs.Glob{{Option: "checkpoint", Pattern: "nothing"}}) {
+	if got := s.UnmatchedGlobs(); !slices.Equal(got, []runs.Glob{{Option: "stats", Pattern: "nothing"}}) {
 		t.Errorf("unmatched globs %q", got)
 	}
 	// the trace and the statistics have the same order
@@ -133,7 +122,7 @@ func TestInterrupted(t *testing.T) {
 
 // TestRecordFails: the image is made although nothing can be recorded.
 func TestRecordFails(t *testing.T) {
-	request := runs.Options{Stats: []string{"latents"}, Checkpoints: []string{"latents"}}
+	request := runs.Options{Stats: []string{"latents"}}
 	saving := request
 	saving.Save = []string{"latents"}
 	check := func(what string, o runs.Options, tree *runs.Tree, warnings *[]string, damage func(dir string)) {
@@ -163,7 +152,7 @@ func TestRecordFails(t *testing.T) {
 			t.Errorf("%s: lost %v, warnings %q, expected one", what, lost, *warnings)
 		}
 	}
-	for _, folder := range []string{"traces", "checkpoints", "tensors", "."} {
+	for _, folder := range []string{"traces", "tensors", "."} {
 		for _, o := range []runs.Options{request, saving} {
 			if folder == "tensors" && len(o.Save) == 0 {
 				continue
@@ -209,51 +198,6 @@ func TestCheckpointLimit(t *testing.T) {
 		r.SetCheckpoints(c.there)
 		if err := write(); !errors.Is(err, c.err) || len(*warnings) != c.warnings {
 			t.Errorf("with %d: %v, warnings %q", c.there, err, *warnings)
-		}
-	}
-
-	// in a session it is one warning
-	tree, warnings = open(t)
-	s, err := runs.NewSession(tree, runs.Options{Checkpoints: []string{"latents"}, Stats: []string{"latents"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Run().SetCheckpoints(9999)
-	if res, err := generateFrom(s, model); err != nil || res.Image == nil {
-		t.Errorf("no image: %v", err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if len(*warnings) != 1 || !strings.HasPrefix((*warnings)[0], "no more checkpoints are written: ") || s.Run().Recorded() != 2 {
-		t.Errorf("warnings %q, %d records", *warnings, s.Run().Recorded())
-	}
-}
-
-// TestVariableName: jq finds the names without quotes.
-func TestVariableName(t *testing.T) {
-	for name, want := range map[string]string{
-		"latents@3":     "latents",
-		"prompt.embeds": "embeds",
-		"transformer.layers.3.attention.to_out.0@0#1":     "to_out",
-		"transformer.layers.12@0":                         "layers",
-		"transformer.layers.12@0:in.0":                    "in_0",
-		"transformer.layers.12@0:in.0.1":                  "in_0_1",
-		"transformer.layers.12@0:in.hidden_states":        "hidden_states",
-		"transformer.layers.12@0:in.hidden_states.2":      "hidden_states_2",
-		"transformer.transformer_blocks.0@0:out.1":        "out_1",
-		"transformer.layers.12.attention@0:q.unrotated":   "q_unrotated",
-		"transformer.all_x_embedder.2-1@0":                "all_x_embedder",
-		"text_encoder.model-x":                            "model_x",
-		"transformer.layers.12.attention@0:out.hidden.10": "hidden_10",
-	} {
-		n, err := hooks.ParseName(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tap := hooks.Tap{Name: n.Module, Step: n.Step, Call: n.Call, Point: n.Point}
-		if got := runs.VariableName(tap); got != want {
-			t.Errorf("%s: found %s, expected %s", name, got, want)
 		}
 	}
 }

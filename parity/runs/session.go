@@ -25,9 +25,9 @@ type Session struct {
 	known map[string]bool
 	last  string
 
-	save, stats, checkpoints *globs
-	recent                   summaries
-	failed                   error // why nothing more is recorded
+	save, stats *globs
+	recent      summaries
+	failed      error // why nothing more is recorded
 }
 
 // A load is a replacement whose tensor was found.
@@ -47,7 +47,7 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 	}
 	s := &Session{
 		options: o, tree: t, override: map[hooks.Name]bool{}, known: map[string]bool{},
-		save: newGlobs("save", o.Save), stats: newGlobs("stats", o.Stats), checkpoints: newGlobs("checkpoint", o.Checkpoints),
+		save: newGlobs("save", o.Save), stats: newGlobs("stats", o.Stats),
 	}
 	if o.ExitAfter != "" {
 		n, err := parseExit(o.ExitAfter)
@@ -316,7 +316,7 @@ func (s *Session) end(end func(*Run) error) error {
 	}
 	settings := map[string]any{"replaced": replaced, "taps": s.options.Save}
 	for name, globs := range map[string][]string{
-		"packed": packed, "stats_taps": s.options.Stats, "checkpoint_taps": s.options.Checkpoints,
+		"packed": packed, "stats_taps": s.options.Stats,
 	} {
 		if len(globs) > 0 {
 			settings[name] = globs

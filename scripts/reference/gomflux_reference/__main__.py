@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .arguments import MODEL, diffusers_arguments, dump_arguments, generation_arguments, guided, lora_argument
-from .arguments import cfg_arguments, looking_arguments, mask_arguments, profile_arguments, prune_arguments, tap_arguments
+from .arguments import cfg_arguments, looking_arguments, mask_arguments, profile_arguments, prune_arguments, specs_of, tap_arguments
 from .files import HEUN, LINEAR
 
 
@@ -35,13 +35,7 @@ def main(argv=None, signals: bool = True):
 def execute(argv, out, signals):
     if ("--framework", "mflux") in zip(argv, argv[1:]) or "--framework=mflux" in argv:  # without diffusers
         return dump_mflux(argv)
-    import diffusers
-    import transformers
-
-    for library in (diffusers, transformers):
-        library.utils.logging.set_verbosity_error()
-        library.utils.logging.disable_progress_bar()
-    args = parse(argv)
+    args = parse_prune(argv[1:]) if argv[:1] == ["prune"] else parse(argv)
     if out:
         args["out"] = out
     # a signal that asks to end is as good as an interrupt: what a run has written is then put in order
@@ -67,7 +61,22 @@ def dump_mflux(argv):
     mflux_side.pipeline(**args)
 
 
+def parse_prune(argv) -> dict:  # without diffusers, which other processes import
+    from . import prune
+
+    parser = argparse.ArgumentParser(prog="gomflux-reference prune", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    prune_arguments(parser)
+    args = guided(vars(parser.parse_args(argv)))
+    return args | {"run": prune.make, "loras": specs_of(args["loras"])}
+
+
 def parse(argv=None) -> dict:
+    import diffusers
+    import transformers
+
+    for library in (diffusers, transformers):
+        library.utils.logging.set_verbosity_error()
+        library.utils.logging.disable_progress_bar()
     from . import again, check_model, debug, dump, families, goldens
     from . import live, masks, noise, original, schedules, selftest, tiny
 
@@ -116,8 +125,7 @@ def parse(argv=None) -> dict:
 
     profile_arguments(command("profile", profile_diffusers, "report which code of the libraries a generation executes"))
 
-    c = command("prune", prune_diffusers, "copy the code of the libraries that a generation executes")
-    prune_arguments(c)
+    commands.add_parser("prune", help="copy the code of the libraries that a generation executes", add_help=False)
 
     c = command("check", check_model.check, "check that a model's libraries compute what it was made for")
     c.add_argument("model", help=MODEL)
@@ -225,27 +233,21 @@ def parse(argv=None) -> dict:
 
 
 def dump_diffusers(framework, loras, **args):
-    from . import adapters, dump
+    from . import dump
 
-    dump.pipeline(loras=adapters.specs_of(loras), **args)
-
-
-def prune_diffusers(loras, **args):
-    from . import adapters, prune
-
-    prune.make(loras=adapters.specs_of(loras), **args)
+    dump.pipeline(loras=specs_of(loras), **args)
 
 
 def profile_diffusers(loras, **args):
-    from . import adapters, profile
+    from . import profile
 
-    profile.run(loras=adapters.specs_of(loras), **args)
+    profile.run(loras=specs_of(loras), **args)
 
 
 def stream_diffusers(loras, **args):
-    from . import adapters, stream
+    from . import stream
 
-    stream.run(loras=adapters.specs_of(loras), **args)
+    stream.run(loras=specs_of(loras), **args)
 
 
 def make_loras(out):

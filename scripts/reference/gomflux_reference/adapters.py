@@ -14,19 +14,6 @@ from diffusers.utils import logging
 from safetensors.torch import save_file
 
 
-def specs_of(given: list[list[str]] | None) -> list[tuple[str, float]]:
-    """Files and scales of the flags --lora FILE [SCALE]."""
-    found = []
-    for words in given or []:
-        if len(words) > 2:
-            raise SystemExit(f"--lora {' '.join(words)}: expected FILE [SCALE] (the model comes before --lora)")
-        try:
-            found.append((words[0], float(words[1]) if len(words) > 1 else 1.0))
-        except ValueError:
-            raise SystemExit(f"--lora {words[0]} {words[1]}: expected a number as the scale") from None
-    return found
-
-
 def apply(pipe, loras: list[tuple[str, float]]):
     """Loads LoRAs, in files or folders, and activates them with their scales. One that does not fit is an error."""
     if not loras:

@@ -8,7 +8,7 @@ CFG = ("true_cfg_scale", "cfg_normalization", "cfg_truncation")
 
 
 def repeat(
-    folder: Path, out: Path, taps, memory: int, model: str | None = None, sample: int = 0, stats=(), checkpoint=()
+    folder: Path, out: Path, taps, memory: int, model: str | None = None, sample: int = 0, stats=()
 ):
     """Repeats a run by its settings and dumps it to the folder out. The model is the run's unless another one is given."""
     try:
@@ -34,7 +34,7 @@ def repeat(
     if settings.get("framework") == "mflux":
         from . import mflux_side
 
-        looks = {"sample": sample, "stats": stats, "checkpoint": checkpoint}
+        looks = {"sample": sample, "stats": stats}
         mflux_side.pipeline(model, out, taps=taps, memory=memory, rng=settings["rng"], **same, **more, **looks)
     else:
         from . import dump
@@ -47,7 +47,7 @@ def repeat(
         more["unchecked"] = "problems" in settings
         more["step_cache"] = settings.get("step_cache")
         more |= {"mask": mask, "mask_crop": settings.get("mask_crop"), "sample_posterior": "posterior" in settings}
-        more |= {"sample": sample, "stats": stats, "checkpoint": checkpoint}
+        more |= {"sample": sample, "stats": stats}
         dump.pipeline(model, out, taps=taps, memory=memory, **same, **more)
 
 

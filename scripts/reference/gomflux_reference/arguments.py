@@ -85,6 +85,19 @@ def lora_argument(c):
     )  # fmt: skip
 
 
+def specs_of(given: list[list[str]] | None) -> list[tuple[str, float]]:
+    """Files and scales of the flags --lora FILE [SCALE]."""
+    found = []
+    for words in given or []:
+        if len(words) > 2:
+            raise SystemExit(f"--lora {' '.join(words)}: expected FILE [SCALE] (the model comes before --lora)")
+        try:
+            found.append((words[0], float(words[1]) if len(words) > 1 else 1.0))
+        except ValueError:
+            raise SystemExit(f"--lora {words[0]} {words[1]}: expected a number as the scale") from None
+    return found
+
+
 def profile_arguments(c):
     c.description = (
         "Runs a generation once while it is observed, and writes PROFILE.md and profile.json: which files and functions "
@@ -111,15 +124,14 @@ def cfg_arguments(c):
 
 
 def looking_arguments(c):
-    for flag, help in (
-        ("--stats", "tensors whose statistics are written to traces/stats.jsonl; !GLOB excludes"),
-        ("--checkpoint", "tensors that are described in a file each; !GLOB excludes"),
-    ):
-        c.add_argument(flag, nargs="+", action="extend", default=[], metavar="GLOB", help=help)
+    c.add_argument(
+        "--stats", nargs="+", action="extend", default=[], metavar="GLOB",
+        help="tensors whose statistics are written to traces/stats.jsonl; !GLOB excludes",
+    )  # fmt: skip
 
 
 def tap_arguments(c, default=("*",)):
-    usual = "" if default else "; default: all, or none with --stats or --checkpoint"
+    usual = "" if default else "; default: all, or none with --stats"
     c.add_argument(
         "--taps", nargs="+", default=default and list(default), metavar="GLOB",
         help=f"tensors to record; !GLOB excludes{usual}",

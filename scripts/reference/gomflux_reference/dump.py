@@ -100,14 +100,14 @@ def pipeline(
     picture: Path | None = None, image_strength: float | None = None, references: list[Path] | None = None,
     scheduler: str | None = None,
     compute: str = "float32", device: str = "cpu", threads: int = 1, memory: int = MEMORY, log_dir: Path | None = None,
-    sample: int = 0, stats=(), checkpoint=(), loras=(), loads=(), unchecked: bool = False,
+    sample: int = 0, stats=(), loras=(), loads=(), unchecked: bool = False,
     step_cache: str | None = None, mask: Path | None = None, mask_crop: int | None = None, sample_posterior: bool = False,
     **cfg,
 ):  # fmt: skip
     """Records one generation, from initial latents that are drawn here, or from an image and such latents.
 
     For the images see inpaint.Pictures. It goes into the folder out, or else is the latest run of the reference in
-    log_dir. cfg has arguments of Family.cfg. taps are globs of the tensors to keep, stats and checkpoint of those to describe; taps are everything
+    log_dir. cfg has arguments of Family.cfg. taps are globs of the tensors to keep, stats of those to describe; taps are everything
     unless others are given. loras are pairs of file and scale, loads the tensors to replace (see replace.py).
     """
     given = replace.Replacements(loads, log_dir)
@@ -117,14 +117,14 @@ def pipeline(
     given.check(modules)
     if family.bare and "latents.init" in given.sources:
         raise SystemExit(f"--load latents.init: {type(pipe).__name__} draws its own, since no module in families describes it")
-    for option, globs in (("taps", taps or ()), ("stats", stats), ("checkpoint", checkpoint)):
+    for option, globs in (("taps", taps or ()), ("stats", stats)):
         check_globs(option, globs, modules)
-    taps = taps or ([] if stats or checkpoint else ["*"])
+    taps = taps or ([] if stats else ["*"])
     run = None if out else runs.Run(log_dir)
     record = Recorder(out, taps, sample, memory, run, keep=bool(taps), given=given)
     with run or nullcontext(), record:
         record.taps.unwanted += family.untapped
-        attach(record, stats, checkpoint, family.untapped)
+        attach(record, stats, family.untapped)
         settings = dict(
             model=os.path.abspath(model) if run and os.path.isdir(model) else str(model), prompt=prompt,
             negative_prompt=negative_prompt, steps=steps_of(pipe, steps), guidance=guidance, seed=seed, height=height, width=width,
@@ -133,7 +133,7 @@ def pipeline(
         if step_cache:
             settings["step_cache"] = step_cache
         more = {k: v for k, v, usual in (("device", device, "cpu"), ("threads", threads, 1)) if v != usual}
-        more |= options(run, sample, stats, checkpoint, loras, given)
+        more |= options(run, sample, stats, loras, given)
         if run:
             more |= run.settings() | {"device": device, "threads": threads}
             run.begin({"command": "dump", "family": name, **settings, "taps": taps, **more})
@@ -296,13 +296,11 @@ def start_of(pipe, family, record, images: Pictures, generator, height: int, wid
     return given if family.fills else given | {"callback_on_step_end": blended}
 
 
-def options(run, sample: int, stats, checkpoint, loras, given) -> dict:
+def options(run, sample: int, stats, loras, given) -> dict:
     """The settings that only some runs have."""
     more = {"sample": sample} if sample else {}
     if stats:
         more["stats_globs"] = list(stats)
-    if checkpoint:
-        more["checkpoint_globs"] = list(checkpoint)
     if loras:
         where = os.path.abspath if run else str
         more["loras"] = [{"file": where(file), "scale": scale} for file, scale in loras]

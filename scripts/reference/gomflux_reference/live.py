@@ -21,7 +21,7 @@ import torch
 from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 
-from . import adapters, dump, goldens, inpaint, schedules, tiny
+from . import adapters, dump, goldens, inpaint, language, schedules, tiny
 from . import published as small_files
 from .families import FAMILIES, Family, module_of
 from .files import read_json, write_json
@@ -86,6 +86,13 @@ def check(
             for n in range(min(pictures, masked) if FAMILIES[family].fills else pictures):
                 r = random.Random(f"{seed}/{family}/seed {n}")
                 rows.append(same_seed(gomflux, made[n % len(made)], family, n, r, n < masked))
+                report(rows[-1])
+        if families == list(FAMILIES):
+            print("language models:")
+            began = time.monotonic()
+            for row in language.rows(gomflux, Path(folder, "language"), seed, models > 1, run):
+                rows.append(Row(*row, time.monotonic() - began))
+                began = time.monotonic()
                 report(rows[-1])
         if published and small_files.there():
             print("small files of published models:")

@@ -50,7 +50,7 @@ VAE = {
 def pipeline(
     model: str, out: Path | None, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
     picture, image_strength, references, scheduler, compute, device, threads, memory, log_dir, rng="mlx",
-    sample=0, stats=(), checkpoint=(),
+    sample=0, stats=(),
 ):  # fmt: skip
     """Records one generation of Z-Image by mflux, from a folder. rng is who draws the initial noise, mlx or torch."""
     if version("mflux") != VERSION:
@@ -65,7 +65,7 @@ def pipeline(
     mx.set_default_device(mx.cpu if device == "cpu" else mx.gpu)
     pipe = load(folder, guidance, compute, max_sequence_length)
     run = None if out else runs.Run(log_dir)
-    taps = taps or ([] if stats or checkpoint else ["*"])
+    taps = taps or ([] if stats else ["*"])
     record = Recorder(out, taps, sample, memory, run, keep=bool(taps))
     watch = Watch(record)
     tokens = {}
@@ -73,7 +73,7 @@ def pipeline(
         if run:
             patches.enter_context(run)
         patches.enter_context(record)
-        attach(record, stats, checkpoint)
+        attach(record, stats)
         for name in ("transformer", "text_encoder", "vae"):
             watch.modules(name, getattr(pipe, name))
         for cls in watch.classes():

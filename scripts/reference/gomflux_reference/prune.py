@@ -1,15 +1,15 @@
 """prune: copies what a generation executes of diffusers and transformers into a folder, for reading.
 
-The generation runs in a process of its own that notes what is called from the first import on; the copy is made; and
-the same runs once more with the copy, whose tensors have to be the same.
+The generation runs in a process of its own that notes what is called from the first import of the two packages on; the
+copy is made; and the same runs once more with the copy, whose tensors have to be the same.
 """
 
 import ast
 import json
+import multiprocessing
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import types
@@ -23,9 +23,9 @@ from .sources import FUNCTIONS, first_line
 from .tracing import Observer
 
 PACKAGES = ("diffusers", "transformers")
+SHARED = ["torch", "torch._dynamo"]  # what both processes begin with; diffusers imports the second
 NOTES = "PRUNED.md"
 GUARD = "gomflux_pruned"  # a module of the copy, see guard_text
-PATHS = ("out", "picture", "references")  # arguments of a run that are paths
 
 
 def make(out: Path, **run):
@@ -55,42 +55,47 @@ def generate(dump: Path, run: dict, copy: Path | None = None) -> dict:
     """Runs the generation in another process, and dumps it there. Without a copy what it calls is observed. Returns what
     the process has seen."""
     dump.mkdir()
-    request, result = dump / "request.json", dump / "result.json"
-    given = {k: [str(p) for p in v] if isinstance(v, (list, tuple)) and k in PATHS else v for k, v in run.items()}
-    given = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
-    write_json(request, {"run": given | {"out": str(dump)}, "observe": copy is None, "result": str(result)})
-    paths = [copy, Path(__file__).parents[1], *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"PYTHONPATH": os.pathsep.join(str(p) for p in paths if p), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", f"{__package__}.prune", str(request)]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+    result, log = dump / "result.json", dump / "stderr"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(SHARED)
+    process = context.Process(target=child, args=(run | {"out": dump}, copy, result, log))
+    process.start()
+    try:
+        process.join()
+    finally:
+        process.kill()
+        process.join()
+    if process.exitcode:
+        said = log.read_text(encoding="utf-8") if log.exists() else ""
+        lines = [line for line in said.splitlines() if line.strip()] or [f"exit code {process.exitcode}"]
         raise SystemExit(f"the copy does not work, and is removed: {lines[-1]}" if copy else lines[-1])
     return read_json(result)
 
 
-def child(request: dict):
+def child(run: dict, copy: Path | None, result: Path, log: Path):
     """The other process: a generation as dump records it."""
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    sys.dont_write_bytecode = True
+    if copy:
+        sys.path.insert(0, str(copy))
     folders = {package: str(Path(find_spec(package).origin).parent) for package in PACKAGES}
     observer = Observer(folders)
-    with observer.calls() if request["observe"] else nullcontext():
-        order = recorded(request["run"])
+    with nullcontext() if copy else observer.calls():
+        order = recorded(run)
     codes = observer.noted()
     found = {
         "folders": folders,
         "files": sorted({c.co_filename for c in codes if c.co_name == "<module>"}),
         "called": sorted({(c.co_filename, c.co_firstlineno, c.co_name) for c in codes if c.co_name != "<module>"}),
-        "lazy": lazy_names(folders) if request["observe"] else {},
+        "lazy": {} if copy else lazy_names(folders),
         "order": order,
     }
-    write_json(Path(request["result"]), found, None)
+    write_json(result, found, None)
 
 
 def recorded(run: dict) -> list[str]:
     """Dumps the generation. Returns the names of its tensors in the order in which they were computed."""
-    for key in PATHS:
-        value = run.get(key)
-        run[key] = [Path(v) for v in value] if isinstance(value, list) else value and Path(value)
     import diffusers
     import transformers
 
@@ -196,7 +201,7 @@ def module_of(path: Path) -> str:
 
 
 def lines_in(text: bytes) -> int:
-    return len(text.splitlines())
+    return text.count(b"\n")
 
 
 def reduced(text: bytes, called: set, module: str) -> tuple[bytes, int, int]:
@@ -309,31 +314,33 @@ def verify(scratch: Path, seen: dict, copy: Path, run: dict):
         a, b = (tensors.get(name) for tensors in names)
         if a is None or b is None:
             raise SystemExit(f"the copy computes something else, and is removed: {name} is only in one of both runs")
-        if different(*a, *b):
+        if different(a, b):
             raise SystemExit(f"the copy computes something else, and is removed: {name} differs first")
     seen["tensors"] = len(names[0])
 
 
 def tensors_of(folder: Path) -> dict:
-    """The tensors of a dump, as name -> (file, name in it)."""
-    from safetensors import safe_open
-
+    """The tensors of a dump, as name -> (dtype, shape, file, first byte, bytes)."""
     settings, found = read_json(folder / "settings.json"), {}
     for file in settings["files"]:
-        with safe_open(folder / file, "pt") as f:
-            found |= {key: (folder / file, key) for key in f.keys()}
+        with open(folder / file, "rb") as f:
+            start = 8 + int.from_bytes(f.read(8), "little")
+            header = json.loads(f.read(start - 8))
+        for name, t in header.items():
+            if name != "__metadata__":
+                begin, end = t["data_offsets"]
+                found[name] = t["dtype"], t["shape"], folder / file, start + begin, end - begin
     return found | {alias: found[name] for alias, name in settings["aliases"].items()}
 
 
-def different(file: Path, name: str, other: Path, other_name: str) -> bool:
-    import torch
-    from safetensors import safe_open
+def different(a: tuple, b: tuple) -> bool:
+    return a[:2] != b[:2] or bytes_of(*a[2:]) != bytes_of(*b[2:])
 
-    with safe_open(file, "pt") as f, safe_open(other, "pt") as g:
-        a, b = f.get_tensor(name), g.get_tensor(other_name)
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return True
-    return not torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+def bytes_of(file: Path, first: int, size: int) -> bytes:
+    with open(file, "rb") as f:
+        f.seek(first)
+        return f.read(size)
 
 
 def notes(packages: list[Copy], seen: dict, run: dict) -> str:
@@ -355,7 +362,3 @@ def notes(packages: list[Copy], seen: dict, run: dict) -> str:
         ordered = sorted(package.files, key=lambda f: (-f[3], f[0]))
         lines += [f"| {called} | {of} | {n} | {before} | `{path}` |" for path, n, before, called, of in ordered]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    child(read_json(Path(sys.argv[1])))

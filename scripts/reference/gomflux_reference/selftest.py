@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from . import adapters, again, debug, dump, goldens, lies, profile_test, prune_test, runs, stream_test, tiny, tracing_test
+from . import adapters, again, arguments, debug, dump, goldens, lies, profile_test, prune_test, runs, stream_test, tiny, tracing_test
 from .debugger import debugger_test
 from .families import FAMILIES, text_encoders
 from .families import autoencoders as autoencoders_of
@@ -454,7 +454,7 @@ def saved_debug(scratch: Path, root: Path):
 
 
 def statistics(scratch: Path, root: Path):
-    """Lines of statistics are those of the tensors, and need none; checkpoint files likewise."""
+    """Lines of statistics are those of the tensors, and need none."""
     taps = ["transformer.layers.0*@0*", "!*feed_forward*"]
     record(root, scratch / "both", taps, stats=[*taps, "latents", "latents.init", "prompt.embeds"])
     d, lines = Dump(scratch / "both"), stats_of(scratch / "both")
@@ -475,11 +475,6 @@ def statistics(scratch: Path, root: Path):
     assert not list((scratch / "alone").glob("*.safetensors")) and Dump(scratch / "alone").settings["files"] == []
     alone = {line["name"]: line for line in stats_of(scratch / "alone")}
     assert all(alone[name]["stats"] == line["stats"] for name, line in said.items()) and "image" in alone
-    record(root, scratch / "files", None, checkpoint=["transformer.layers.0@[01]", "!*:*"])
-    files = sorted((scratch / "files" / "checkpoints").iterdir())
-    assert [f.name for f in files] == [f"checkpoint_transformer.layers.0@{s}_hit001.json" for s in (0, 1)]
-    known = read_json(files[0])["variables"]["transformer.layers.0@0"]
-    assert known["stats"] == alone["transformer.layers.0@0"]["stats"]
     for option in ("taps", "stats"):
         globs = {"taps": None, option: ["transformer.lajers.0"]}
         fails("near: transformer.layers.0", record, root, scratch / "typo", **globs)
@@ -568,7 +563,7 @@ def lora_runs(scratch: Path, root: Path):
         what = "no such LoRA" if file == "nothing" else "does not fit the model"
         file = root.parent / "lora" / "testdata" / file
         fails(what, record, root, scratch / "bad", ["image"], loras=[(str(file), 1.0)])
-    fails("expected a number", adapters.specs_of, [["a.safetensors", "much"]])
+    fails("expected a number", arguments.specs_of, [["a.safetensors", "much"]])
 
 
 def interrupted_runs(scratch: Path, root: Path):

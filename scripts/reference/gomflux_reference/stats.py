@@ -1,4 +1,4 @@
-"""Statistics of tensors as they are computed, without the tensors: a line each in traces/stats.jsonl, or a file each.
+"""Statistics of tensors as they are computed, without the tensors: a line each in traces/stats.jsonl.
 
 A line has what gomflux's --debug-stats writes:
 
@@ -19,7 +19,6 @@ from .record import Taps
 
 FILE = Path("traces", "stats.jsonl")
 STARTS = (str(Path(__file__).with_name("__main__.py")), "<string>")  # the files of this program's first frames
-MANY, TOO_MANY = 1000, 10_000  # checkpoint files
 
 
 class Stats:
@@ -47,34 +46,10 @@ class Stats:
         return {"stats": self.lines}
 
 
-class Checkpoints:
-    """Writes a checkpoint file, as debug_checkpoint does, for each tensor."""
-
-    option, failed = "checkpoint", None
-
-    def __init__(self, folder: Path, run=None):
-        self.folder, self.run, self.files, self._hits = folder, run, 0, {}
-
-    def put(self, name: str, tensor, module=None):
-        if self.files == TOO_MANY:
-            raise SystemExit(f"--checkpoint: {name} would be file {TOO_MANY + 1} (choose fewer, or take --stats)")
-        if self.files == MANY:
-            print(f"warning: --checkpoint writes more than {MANY} files", file=sys.stderr)
-        self._hits[name] = hit = self._hits.get(name, 0) + 1
-        debug.write_checkpoint(self.folder, self.run, name, hit, place(module), {name: tensor})
-        self.files += 1
-
-    def settings(self) -> dict:
-        return {"checkpoints": self.files}
-
-
-def attach(record, stats, checkpoint, untapped=()):
-    """Has a recorder show the tensors that globs name, as statistics or as checkpoint files."""
-    out = [f"!{glob}" for glob in untapped]
+def attach(record, stats, untapped=()):
+    """Has a recorder write statistics of the tensors that globs name."""
     if stats:
-        record.observe(Taps([*stats, *out]), Stats(record.out, record.run))
-    if checkpoint:
-        record.observe(Taps([*checkpoint, *out]), Checkpoints(record.out, record.run))
+        record.observe(Taps([*stats, *(f"!{glob}" for glob in untapped)]), Stats(record.out, record.run))
 
 
 def place(module) -> dict:

@@ -76,15 +76,18 @@ class Observer:
         return [code for code, package in self.called.values() if package]
 
     def note(self, code):
-        if id(code) not in self.called:
-            self.called[id(code)] = code, self.package(code.co_filename)
+        self.called[id(code)] = code, self.package(code.co_filename)
 
     @contextmanager
     def calls(self):
         """Notes what is called, without numbers, lines and times, at little cost."""
 
+        known = self.called
+
         def called(frame, event, arg):
-            self.note(frame.f_code)
+            code = frame.f_code
+            if id(code) not in known:
+                self.note(code)
 
         def started(code, offset):
             self.note(code)

@@ -134,7 +134,7 @@ func (g *generation) reportTensors(endedAfter string) {
 	d := &g.debug
 	t := record.SavedTensors{MessageType: "tensors", EndedAfter: endedAfter, Options: &d.Options}
 	if run := d.Session.Run(); run != nil {
-		t.Folder, t.Saved, t.Stats, t.Checkpoints = run.Dir, run.Saved(), run.Recorded(), run.Checkpoints()
+		t.Folder, t.Saved, t.Stats = run.Dir, run.Saved(), run.Recorded()
 		for _, glob := range d.Session.UnmatchedGlobs() {
 			near := ""
 			if names := checkpoint.Similar(strings.TrimPrefix(glob.Pattern, "!"), d.Session.Seen(), 3); len(names) > 0 {

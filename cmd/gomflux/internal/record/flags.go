@@ -64,8 +64,6 @@ func (d *Flags) Add(f *pflag.FlagSet) {
 		"save tensors whose names match a `glob` such as 'transformer.layers.0.*'; !GLOB leaves out matches (can be repeated)")
 	f.StringArrayVar(&d.Options.Stats, "debug-stats", nil,
 		"record range, mean and first values of tensors whose names match a `glob`, without their data (can be repeated)")
-	f.StringArrayVar(&d.Options.Checkpoints, "debug-checkpoint", nil,
-		"write the same to a JSON file for each tensor whose name matches a `glob` (can be repeated)")
 	f.StringArrayVar(&d.load, "debug-load", nil,
 		"replace a `tensor`: NAME=FILE[:KEY][@dtype], or NAME=SAVED or NAME for a saved tensor (can be repeated)")
 	f.StringVar(&d.run, "debug-load-run", "",
@@ -98,7 +96,7 @@ func (d *Flags) Validate(given func(string) bool) error {
 		return cli.UsageErrorf("--debug-load-run has no effect without --debug-load")
 	}
 	if d.logDir != "" && !d.Options.UsesTree() {
-		return cli.UsageErrorf("--log-dir has no effect without --debug-save, --debug-stats, --debug-checkpoint or --debug-load")
+		return cli.UsageErrorf("--log-dir has no effect without --debug-save, --debug-stats or --debug-load")
 	}
 	return nil
 }
@@ -162,7 +160,6 @@ type SavedTensors struct {
 	Folder      string `json:"folder,omitempty"`
 	Saved       int    `json:"saved"`
 	Stats       int    `json:"stats,omitempty"`
-	Checkpoints int    `json:"checkpoints,omitempty"`
 	EndedAfter  string `json:"ended_after,omitempty"`
 
 	Options *runs.Options `json:"-"`
@@ -182,9 +179,6 @@ func (t SavedTensors) Text() string {
 	}
 	if len(t.Options.Stats) > 0 {
 		parts = append(parts, fmt.Sprintf("statistics of %s in %s", ui.Plural(t.Stats, "tensor"), filepath.Join(t.Folder, runs.StatsFile)))
-	}
-	if len(t.Options.Checkpoints) > 0 {
-		parts = append(parts, fmt.Sprintf("%s in %s", ui.Plural(t.Checkpoints, "checkpoint"), filepath.Join(t.Folder, "checkpoints")))
 	}
 	return strings.Join(parts, ", ")
 }
