@@ -141,7 +141,7 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (*LanguageModel, error) {
 	return m, nil
 }
 
-// Pipeline returns the pipeline that has the model as its only component.
+// Pipeline returns the pipeline that has the model as its only component, and generates nothing.
 func (m *LanguageModel) Pipeline() *Pipeline { return m.pipeline }
 
 // Class returns the model's class in transformers.
@@ -314,9 +314,6 @@ func (m *LanguageModel) Close() {
 
 // Model returns the model itself, to compute logits. It belongs to the MLX thread.
 func (m *LanguageModel) Model() *textenc.CausalLM { return m.model }
-
-// Pipeline returns a pipeline that has the model as its only component, and generates nothing.
-func (m *LanguageModel) Pipeline() *Pipeline { return m.pipeline }
 
 // Observe has a hook see the outputs of the model's modules, whose names begin with language_model; nil ends that.
 func (m *LanguageModel) Observe(hook hooks.Func) {
