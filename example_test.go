@@ -340,7 +340,7 @@ func ExampleModel_Generate_flux1Kontext() {
 	fmt.Println(errors.Is(err, gomflux.ErrRequest), err)
 	// Output:
 	// (61,40) (56,40) 2.5
-	// true 2 images: this model edits one (flux2-klein-4b, qwen-image-edit-2509, qwen-image-2.1 and flux3-klein take several)
+	// true 2 images: this model edits one (flux2-klein-4b, flux3-klein, qwen-image-edit-2509 and qwen-image-2.1 take several)
 }
 
 // Qwen-Image supports negative prompts: with a guidance scale above 1, the model runs a

@@ -40,6 +40,9 @@ func TestModularFolder(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(text, &members)
 		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		change(members)
 		if text, err = json.Marshal(members); err == nil {
 			err = os.WriteFile(join("modular_model_index.json"), text, 0o666)

@@ -78,7 +78,7 @@ func TestKontextReferences(t *testing.T) {
 	}
 	for n, want := range map[int]string{
 		0: "this model edits images and needs one (as in gomflux edit; FLUX.1-dev generates from a prompt alone)",
-		2: "2 images: this model edits one (flux2-klein-4b, qwen-image-edit-2509, qwen-image-2.1 and flux3-klein take several)",
+		2: "2 images: this model edits one (flux2-klein-4b, flux3-klein, qwen-image-edit-2509 and qwen-image-2.1 take several)",
 	} {
 		if err := editor.CheckReferences(n); err == nil || err.Error() != want {
 			t.Errorf("%d images: %v, expected %s", n, err, want)
