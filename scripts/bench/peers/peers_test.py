@@ -96,7 +96,9 @@ def pools(folder):
 def shapes(folder):
     for name in FAMILIES:
         case = Case(name, 2048)
-        assert case.image_tokens == 128**2 + 64**2 * case.images, name
+        layers = FAMILIES[name].layers
+        side = 128 if layers else 64  # of a reference image
+        assert case.image_tokens == (1 + layers) * 128**2 + side**2 * case.images, name
         assert case.part_of("decode").part_of("decode") == case.part_of("decode"), name
     assert Case("flux2-klein-4b", 512, references=2).image_tokens == 3 * 32**2
     assert Case("flux2-klein-4b", 512, inpaint=True).image_tokens == 2 * 32**2
