@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -211,6 +212,7 @@ func TestServedModels(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s is no published model", name)
 		}
+		own.Height = preset.Defaults.Height
 		hubtest.Cache(t, cache, preset.Repo, folder)
 		args = append(args, "--model", folder, "--model", preset.Repo)
 		listed := filepath.Base(folder) // all folders have the same name
@@ -322,7 +324,8 @@ func (s *askedServer) checkLists(all []expectedModel) {
 		if want.missing != "" {
 			continue
 		}
-		if d := want.defaults; got.Defaults.Steps != d.Steps || got.Defaults.Guidance != d.Guidance || got.Defaults.Height != 1024 {
+		if d := want.defaults; got.Defaults.Steps != d.Steps || got.Defaults.Guidance != d.Guidance ||
+			got.Defaults.Height != cmp.Or(d.Height, 1024) {
 			s.Errorf("%s: defaults %+v, expected %+v", want.name, got.Defaults, d)
 		}
 		if n := want.declared.Class.References; got.Edits != (n > 0) || got.Multiple != (n > 1) {

@@ -40,8 +40,8 @@ RESULTS
 TEXT
 --text-tokens N generates no image: the model's text encoder, or the language
 model in a folder of its own, reads --prompt-tokens tokens and writes N, as for
---enhance. The phases are load, read and token. Of memory bandwidth a token takes
-at least the size of the weights.
+--enhance. The phases are load, read and token. Each token reads all weights
+from memory once.
 
 A phase of a model with --low-ram includes loading components.
 
@@ -92,10 +92,11 @@ With --json bench prints one object:
                           first
   text_tokens             of --text-tokens
   inpaint                 whether a part of an image was generated, with a mask
-  phases                  an array with name (load, read, token, encode, references, step,
-                          decode, and image for all but load; with
-                          --guidance-interval or --step-cache also steps,
-                          all steps of a run, and no tflop of a step), first_s,
+  phases                  an array with name (load, read, token, encode,
+                          references, step, decode, and image for all but
+                          load; with --guidance-interval or --step-cache also
+                          steps, all steps of a run, and no tflop of a step),
+                          first_s,
                           steady_s, min_s, max_s and, where known, tflop,
                           tflop_per_s, share_of_matmul, and operations, the
                           number of arrays in the graph of a step; of load

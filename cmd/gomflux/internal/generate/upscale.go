@@ -21,8 +21,8 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-const upscaleHelp = `Upscale enlarges images by a network of the family of ESRGAN and Real-ESRGAN, and
-writes them to files, whose names it prints. MODEL is a network that gomflux
+const upscaleHelp = `Upscale enlarges images by a network of the family of ESRGAN and Real-ESRGAN,
+and writes them to files, whose names it prints. MODEL is a network that gomflux
 models lists, a safetensors file of one, owner/name:file in the Hugging Face
 cache, or lanczos, which needs no network. Without --scale, --width and --height
 an image becomes as large as the network makes it, with lanczos twice as large;

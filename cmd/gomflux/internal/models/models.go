@@ -11,8 +11,8 @@ import (
 
 const modelsHelp = `Models lists the built-in models, the published models with a short name, and
 what else is in the Hugging Face cache: diffusers pipelines and models saved by
-mflux. The last are networks for gomflux upscale. Each line has the name for --model, the size on disk, the location and a
-state:
+mflux. The last are networks for gomflux upscale. Each line has the name for
+--model, the size on disk, the location and a state:
 
   ready           all files are there, with the tensors that the configs need
   incomplete      files are missing, damaged or belong to another model; the
