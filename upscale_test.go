@@ -227,6 +227,7 @@ func TestUpscalerNames(t *testing.T) {
 		pickle:                  "a pickle file, which can run arbitrary code",
 		"models/testdata/zimage-ordinary/model/vae/diffusion_pytorch_model.safetensors": "expected a network that enlarges images, " +
 			"found only vae",
+		"models/testdata/zimage-ordinary/model": "model: expected a network that enlarges images in a single safetensors file",
 	} {
 		if _, err := gomflux.OpenUpscaler(t.Context(), name, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, expected %s", name, err, want)

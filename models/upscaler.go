@@ -1,7 +1,6 @@
 package models
 
 import (
-	"errors"
 	"image"
 	"io/fs"
 
@@ -35,15 +34,11 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 	if o.Dtype == nil && a.device != mlx.CPU {
 		a.dtype = mlx.Float16
 	}
-	dir := component.Upscalers
-	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {
-		dir = "."
-	}
 	u := &Upscaler{device: a.device, dtype: a.dtype, loader: &component.Loader{
 		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: mlx.Float32}, ReadAhead: readAhead, Report: reporter(o.Progress),
 	}}
 	var err error
-	if u.network, u.component, err = component.DeclareUpscaler(&u.loader.Folder, dir); err != nil {
+	if u.network, u.component, err = component.DeclareUpscaler(&u.loader.Folder, component.Upscalers); err != nil {
 		return nil, err
 	}
 	ck, err := u.component.Open(fsys)

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
 )
 
 // An UpscalerModel is a published network that enlarges images: a file in a repository of the Hugging Face hub.
@@ -81,8 +84,16 @@ func FindUpscaler(name string) (*Source, error) {
 	return s, s.upscaler()
 }
 
-// upscaler replaces the source's files by those of its network.
+// upscaler replaces the source's files by those of its network. The error says that there is no network, as in a
+// model's folder.
 func (s *Source) upscaler() (err error) {
-	s.FS, err = s.lone(component.Upscalers, "a network that enlarges images")
-	return err
+	const what = "a network that enlarges images"
+	if s.FS, err = s.lone(component.Upscalers, what); err != nil {
+		return err
+	}
+	_, err = fs.Stat(s.FS, path.Join(component.Upscalers, component.ConfigFile))
+	if err != nil || index.Exists(s.FS) {
+		return fmt.Errorf("%s: expected %s in a single safetensors file", checkpoint.FullName(s.FS, ""), what)
+	}
+	return nil
 }

@@ -41,11 +41,11 @@ const (
 	Upscaler
 )
 
-// A Class describes a component class of diffusers or transformers.
+// A Class describes a component class of diffusers or transformers, or a network of BasicSR.
 type Class struct {
 	Name    string   // in model_index.json
 	Aliases []string // other classes with the same modules
-	Library string   // diffusers or transformers
+	Library string   // diffusers, transformers or, of an upscaler, basicsr
 	Role    Role
 	// Folder is the folder that pipelines use for the class. It applies to files that do
 	// not name one: a single file, or a folder without model_index.json.

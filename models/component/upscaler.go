@@ -18,10 +18,9 @@ const Upscalers = "upscaler"
 // RRDBNet is the network of ESRGAN, Real-ESRGAN and their relatives.
 var RRDBNet = &Class{
 	Name: "RRDBNet", Library: "basicsr", Role: Upscaler, Folder: Upscalers, Standalone: true,
-	Original:     rrdbTables(),
-	Infer:        inferRRDB,
-	Quantization: []QuantizationRule{{"*", 16}},
-	NewUpscaler:  newUpscaler(upscaler.DefaultRRDBConfig, upscaler.NewRRDBNet),
+	Original:    rrdbTables(),
+	Infer:       inferRRDB,
+	NewUpscaler: newUpscaler(upscaler.DefaultRRDBConfig, upscaler.NewRRDBNet),
 }
 
 // SRVGGNetCompact is the small network of Real-ESRGAN.
@@ -29,9 +28,8 @@ var SRVGGNetCompact = &Class{
 	Name: "SRVGGNetCompact", Library: "basicsr", Role: Upscaler, Folder: Upscalers, Standalone: true,
 	Original: []*layout.Table{{Prefixes: upscalerPrefixes, Signature: []string{"body.0.weight", "body.0.bias", "body.1.weight",
 		"body.2.weight", "body.2.bias"}}},
-	Infer:        inferCompact,
-	Quantization: []QuantizationRule{{"*", 16}},
-	NewUpscaler:  newUpscaler(upscaler.DefaultCompactConfig, upscaler.NewCompact),
+	Infer:       inferCompact,
+	NewUpscaler: newUpscaler(upscaler.DefaultCompactConfig, upscaler.NewCompact),
 }
 
 // upscalerPrefixes are the names of the dictionaries that checkpoints of BasicSR have the tensors in.

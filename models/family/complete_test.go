@@ -95,7 +95,11 @@ func TestClassesAreComplete(t *testing.T) {
 			}
 		}
 		lacks(!used[c] && !c.Standalone, "a pipeline in models/family that has it")
-		lacks(c.Library != "diffusers" && c.Library != "transformers", "a Library, diffusers or transformers")
+		if c.Role == component.Upscaler {
+			lacks(c.Library != "basicsr", "the Library basicsr")
+		} else {
+			lacks(c.Library != "diffusers" && c.Library != "transformers", "a Library, diffusers or transformers")
+		}
 		lacks(c.Folder == "", "a Folder, that pipelines have it in")
 		lacks(c.Infer == nil, "Infer: its config by the shapes of its tensors")
 		lacks(len(c.Original) == 0, "Original: a table by which single files are known")
@@ -104,5 +108,6 @@ func TestClassesAreComplete(t *testing.T) {
 		lacks(c.Role == component.Transformer && len(c.Quantization) == 0, "Quantization: which layers keep more bits")
 		lacks(c.Role == component.Autoencoder && c.NewAutoencoder == nil, "NewAutoencoder")
 		lacks(c.Role == component.Autoencoder && c.LatentKey == "", "LatentKey")
+		lacks(c.Role == component.Upscaler && c.NewUpscaler == nil, "NewUpscaler")
 	}
 }
