@@ -5,7 +5,9 @@ import (
 	"errors"
 	"image"
 	"io/fs"
+	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,8 +15,11 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/textgen"
@@ -210,14 +215,15 @@ func TestLanguageErrors(t *testing.T) {
 func TestOwnEnhancer(t *testing.T) {
 	files := fstest.MapFS{}
 	read := func(from, to string) {
-		data, err := os.ReadFile("testdata/ernie-image/model/" + from)
+		data, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
 		}
 		files[to] = &fstest.MapFile{Data: data}
 	}
-	read("tokenizer/tokenizer.json", "pe_tokenizer/tokenizer.json")
-	read("tokenizer/tokenizer_config.json", "pe_tokenizer/tokenizer_config.json")
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		read("testdata/ernie-image/model/tokenizer/"+name, "pe_tokenizer/"+name)
+	}
 	text := func(name, text string) { files[name] = &fstest.MapFile{Data: []byte(text)} }
 	text("pe_tokenizer/chat_template.jinja", `{{ bos_token }}[INST]{% for m in messages %}Rewrite: {{ m.content }}{% endfor %}[/INST]`+
 		`{% if add_generation_prompt %}Output:{% endif %}`)
@@ -225,11 +231,18 @@ func TestOwnEnhancer(t *testing.T) {
 		"intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}`)
 	text("model_index.json", `{"_class_name": "ErnieImagePipeline", "pe": ["transformers", "Ministral3ForCausalLM"],
 		"text_encoder": ["transformers", "Mistral3Model"]}`)
+	own := component.Folder{FS: files, Points: &hooks.Points{}}
+	c, _, err := own.LanguageModel("language_model", "pe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := filepath.Join(t.TempDir(), "model.safetensors")
+	modeltest.WriteRandom(t, weights, c.Model, rand.New(rand.NewPCG(1, 2)))
+	read(weights, "pe/model.safetensors")
 	r := family.RewriterFor("ErnieImagePipeline")
 	r.MaxTokens = 12
 	mlxtest.Do(t, func() {
-		cpu := mlx.CPU
-		m, err := models.LoadLanguageModel(files, models.LoadOptions{Device: &cpu, Random: &models.Random{Dtype: checkpoint.F32}})
+		m, err := openLanguage(t, files)
 		if err != nil {
 			t.Fatal(err)
 		}

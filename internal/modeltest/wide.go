@@ -50,15 +50,21 @@ func Wide(t testing.TB, name string) string {
 		if c.Class.Role == component.Autoencoder {
 			continue
 		}
-		var list []*checkpoint.Array
-		for _, parameter := range nn.Parameters(c.Model) {
-			list = append(list, randomTensor(r, parameter))
-		}
-		if err := checkpoint.WriteFile(filepath.Join(dir, c.Dir, "model.safetensors"), list, nil); err != nil {
-			t.Fatal(err)
-		}
+		WriteRandom(t, filepath.Join(dir, c.Dir, "model.safetensors"), c.Model, r)
 	}
 	return dir
+}
+
+// WriteRandom writes a file of random weights in bfloat16 for a model.
+func WriteRandom(t testing.TB, path string, model any, r *rand.Rand) {
+	t.Helper()
+	var list []*checkpoint.Array
+	for _, parameter := range nn.Parameters(model) {
+		list = append(list, randomTensor(r, parameter))
+	}
+	if err := checkpoint.WriteFile(path, list, nil); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // change replaces keys of a component's config, and removes its weights.

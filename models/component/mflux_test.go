@@ -42,6 +42,9 @@ var mfluxComponents = []struct {
 	{qwen3VLTestdata + "qwen3vl-small", component.Qwen3VLForConditionalGeneration, component.Qwen3VLOfKrea2},
 	{"krea-2/model/transformer", component.Krea2Transformer2DModel, component.Krea2Transformer2DModel.MFlux[0]},
 	{"ernie-image-small/model/transformer", component.ErnieImageTransformer2DModel, component.ErnieImageTransformer2DModel.MFlux[0]},
+	{"ernie-image-small/model/text_encoder", component.Mistral3ForConditionalGeneration, component.Mistral3OfErnieImage},
+	{"flux2-dev-small/model/text_encoder", component.Mistral3ForConditionalGeneration,
+		component.Mistral3ForConditionalGeneration.MFlux[0]},
 	{"qwen-image-ordinary/model/vae", component.AutoencoderKLQwenImage, component.AutoencoderKLQwenImage.MFlux[0]},
 }
 

@@ -11,19 +11,8 @@ import (
 var Mistral3ForConditionalGeneration = &Class{
 	Name: "Mistral3ForConditionalGeneration", Aliases: []string{Mistral3Model}, Library: "transformers", Role: TextEncoder,
 	Folder: "text_encoder", Prefix: "model.", Headed: true,
-	// mflux 0.24 does not have FLUX.2-dev: the first names are those of transformers 5
-	MFlux: []*layout.Table{{
-		Metadata:  mfluxKey,
-		Signature: []string{"language_model.embed_tokens.weight", "language_model.layers.0.mlp.gate_proj.weight"},
-		Rules: layout.Rename(
-			"language_model.embed_tokens", "language_model.model.embed_tokens",
-			"language_model.layers", "language_model.model.layers",
-			"language_model.norm", "language_model.model.norm",
-			"language_model", "model.language_model",
-		),
-		Lacks: []string{"lm_head.weight", "language_model.lm_head.weight", "vision_tower.*", "multi_modal_projector.*",
-			"model.vision_tower.*", "model.multi_modal_projector.*"},
-	}, Mistral3OfErnieImage},
+	// mflux 0.24 does not have FLUX.2-dev: these are names of transformers 5
+	MFlux: []*layout.Table{mistral3OfMFlux("language_model"), Mistral3OfErnieImage},
 	// names of transformers 4 and 5, and of ComfyUI, whose files have the tokenizer too
 	Original: []*layout.Table{
 		mistral3Table("language_model.model."), mistral3Table("model.language_model."), mistral3Table("model."),
@@ -62,11 +51,23 @@ var Ministral3ForCausalLM = &Class{
 }
 
 // Mistral3OfErnieImage is mflux's layout of the text encoder of ERNIE-Image.
-var Mistral3OfErnieImage = &layout.Table{
-	Metadata:  mfluxKey,
-	Signature: []string{"language_model.model.embed_tokens.weight", "language_model.model.layers.0.mlp.gate_proj.weight"},
-	Rules:     layout.Rename("language_model.model", "language_model"),
-	Lacks:     []string{"lm_head.weight", "vision_tower.*", "multi_modal_projector.*"},
+var Mistral3OfErnieImage = mistral3OfMFlux("language_model.model")
+
+// mistral3OfMFlux is the layout of a folder of mflux whose language model is in root.
+func mistral3OfMFlux(root string) *layout.Table {
+	return &layout.Table{
+		Metadata:  mfluxKey,
+		Signature: []string{root + ".embed_tokens.weight", root + ".layers.0.mlp.gate_proj.weight"},
+		Rules: layout.Rename( // the first names are those of published folders
+			root+".embed_tokens", "language_model.model.embed_tokens",
+			root+".layers", "language_model.model.layers",
+			root+".norm", "language_model.model.norm",
+			root, "model.language_model",
+			root, "language_model",
+		),
+		Lacks: []string{"lm_head.weight", "language_model.lm_head.weight", "vision_tower.*", "multi_modal_projector.*",
+			"model.vision_tower.*", "model.multi_modal_projector.*"},
+	}
 }
 
 // Ministral3Of3B is the config of the language model of Ministral 3 with 3 billion parameters.

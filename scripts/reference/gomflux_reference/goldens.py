@@ -348,7 +348,7 @@ dump ernie-image-small/model ernie-image-small/dump --prompt {shlex.quote(EDIT)}
 
 dump ernie-image/model ernie-image-float16/dump --prompt 'a red circle' --compute float16
     --steps 2 --guidance 3 --seed 65 --height 48 --width 64
-    --taps 'transformer@*' 'transformer.layers.?@*' 'text_encoder.*.layers.[01]'
+    --taps 'transformer@*' 'transformer.layers.?@*' 'text_encoder.*.layers.[01]' '!*:in.*'
 
 tiny qwen-image-ordinary/model --family qwen-image --seed 41 --layout hub --shards 2
     --heads 2 --axes-dims 2 4 4 --layers 2 --text-intermediate 28 --text-layers 2 --text-heads 3 --text-kv-heads 1
