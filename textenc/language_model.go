@@ -89,6 +89,7 @@ func newCausalLM(m network, tied bool, sees ImageConfig, dtype mlx.Dtype) *Causa
 	if lm.LMHead = (&tiedHead{table: table}); !tied {
 		lm.LMHead = nn.NewLinear(table.Dim(), table.Len(), false)
 	}
+	nn.Decodes(lm)
 	return lm
 }
 

@@ -123,9 +123,9 @@ func (p *Param) matmulT(x *mlx.Array) *mlx.Array {
 	return x.Matmul(p.As(x.Dtype()).T())
 }
 
-// rowsOnHost is x·Wᵀ for few rows on a Linux CPU, and nil elsewhere.
+// rowsOnHost is x·Wᵀ for few rows on a Linux CPU if the model decodes, and nil elsewhere.
 func (p *Param) rowsOnHost(x *mlx.Array) *mlx.Array {
-	if p.packed != nil {
+	if p.packed != nil || !p.decodes {
 		return nil
 	}
 	y := x.RowsOnHost(p.Array)
@@ -143,9 +143,11 @@ func (p *Param) rowsOnHost(x *mlx.Array) *mlx.Array {
 // times as long as dequantizing the matrix first.
 const maxPackedRowsCUDA = 7
 
-// maxPackedRowsCPU is that number on Linux CPUs: decoding text has one row. On two cores a product of a row
-// and 3072x1024 elements takes 2.8 ms with 4 or 8 bits, and 8 ms if the matrix is dequantized first; with two
-// rows 5.6 ms and 7 to 9.5, with four 15 to 37 ms and 8 to 10. It is measured for affine matrices only.
+// maxPackedRowsCPU is that number on Linux CPUs for models that decode, which have one row. On two cores a
+// product of a row and 3072x1024 elements takes 2.8 ms with 4 or 8 bits, and 8 ms if the matrix is dequantized
+// first; with two rows 5.6 ms and 7 to 9.5, with four 15 to 37 ms and 8 to 10. It is measured for affine
+// matrices only. Other models dequantize the matrix: with bfloat16 a timestep embedder would have a rounding
+// error 9 times the reference's.
 const maxPackedRowsCPU = 2
 
 // tunedPackedRows replaces the default of [PackedRows] on a device. It belongs to the MLX thread.
@@ -161,8 +163,11 @@ func SetPackedRows(device mlx.Device, rows map[mlx.Quantization]int) {
 }
 
 // PackedRows returns the largest number of rows of x for which a [Linear] multiplies with a quantized
-// matrix as it is, because that is faster than dequantizing it first: all on Metal, and few elsewhere.
-func PackedRows(q mlx.Quantization) int {
+// matrix as it is, because that is faster than dequantizing it first: all on Metal, few on CUDA, and none on
+// Linux CPUs, unless the model decodes (see [Decodes]).
+func PackedRows(q mlx.Quantization) int { return packedRows(q, false) }
+
+func packedRows(q mlx.Quantization, decodes bool) int {
 	device := mlx.CurrentDevice()
 	if rows, ok := tunedPackedRows.rows[q]; ok && tunedPackedRows.device == device {
 		return rows
@@ -173,16 +178,25 @@ func PackedRows(q mlx.Quantization) int {
 	case mlx.BackendCUDA:
 		return maxPackedRowsCUDA
 	}
-	if q.Mode != "affine" {
+	if !decodes || q.Mode != "affine" {
 		return 0
 	}
 	return maxPackedRowsCPU
 }
 
+// Decodes declares that a model is a language model, which computes one token after the other: on Linux CPUs
+// its products of few rows are computed without a copy of the matrix. Other models have MLX's products, which
+// are the same with quantized weights and with what they are unpacked to.
+func Decodes(model any) {
+	for _, p := range Parameters(model) {
+		p.decodes = true
+	}
+}
+
 // packedProduct reports whether a product with the quantized matrix is faster than
 // dequantizing it first.
 func packedProduct(p *Param, x *mlx.Array) bool {
-	return p.packed != nil && x.Size()/x.Dim(-1) <= PackedRows(p.packed.Quantization)
+	return p.packed != nil && x.Size()/x.Dim(-1) <= packedRows(p.packed.Quantization, p.decodes)
 }
 
 // Embedding is torch.nn.Embedding: weight [n, dim].

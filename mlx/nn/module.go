@@ -189,6 +189,8 @@ type Param struct {
 	last   bool   // see Last
 	kind   Kind
 	packed *mlx.Quantized // with the array and its scales, nil if it is not quantized
+
+	decodes bool // see Decodes
 }
 
 // A Kind is the role of a parameter in its module.
