@@ -16,7 +16,7 @@ import (
 
 const completions = "/v1/chat/completions"
 
-// chatBodies are requests as programs send them, according to their code; IMAGE stands for a data: URL.
+// chatBodies are requests in the forms that Open WebUI, SillyTavern and captioners send, as far as known; IMAGE stands for a data: URL.
 var chatBodies = map[string]struct {
 	body  string
 	model string
