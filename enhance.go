@@ -216,15 +216,16 @@ func (m *LanguageModel) Chat(ctx context.Context, messages []Message, o *Languag
 	if err := to.Validate(); err != nil {
 		return nil, public(errs.Request(err))
 	}
-	var t textgen.Text
-	err := mlx.Do(ctx, func() (err error) {
-		t, err = m.model.Write(turns, images, false, to, o.piece())
-		return err
-	})
-	return m.answer(t, err)
+	return m.answer(ctx, func() (textgen.Text, error) { return m.model.Write(turns, images, false, to, o.piece()) })
 }
 
-func (m *LanguageModel) answer(t textgen.Text, err error) (*Answer, error) {
+// answer returns what f writes on the MLX thread.
+func (m *LanguageModel) answer(ctx context.Context, f func() (textgen.Text, error)) (*Answer, error) {
+	var t textgen.Text
+	err := mlx.Do(ctx, func() (err error) {
+		t, err = f()
+		return err
+	})
 	if err != nil {
 		return nil, public(err)
 	}
@@ -236,14 +237,8 @@ func (m *LanguageModel) answer(t textgen.Text, err error) (*Answer, error) {
 func (s *Source) Describe(ctx context.Context, img image.Image, question string, o *LanguageOptions) (*Answer, error) {
 	return withLanguage(ctx, s, o, func(m *LanguageModel) (*Answer, error) {
 		o := cmp.Or(o, &LanguageOptions{})
-		var t textgen.Text
-		err := mlx.Do(ctx, func() (err error) {
-			t, err = m.model.Describe(img, question, textgen.Options{
-				Sampling: textgen.Sampling{Seed: o.Seed}, MaxTokens: cmp.Or(o.MaxTokens, 512),
-			}, o.piece())
-			return err
-		})
-		return m.answer(t, err)
+		to := textgen.Options{Sampling: textgen.Sampling{Seed: o.Seed}, MaxTokens: cmp.Or(o.MaxTokens, 512)}
+		return m.answer(ctx, func() (textgen.Text, error) { return m.model.Describe(img, question, to, o.piece()) })
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"image"
 	"strings"
 
-	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/textgen"
 )
 
@@ -35,12 +34,7 @@ func (m *Model) caption(ctx context.Context, o *Options) error {
 		}
 		open := &LanguageOptions{Device: m.Device(), Dtype: m.Dtype(), Quantize: Quantization(m.changes.Quantize), Progress: o.Progress}
 		answer, err := withLanguage(ctx, m.source, open, func(l *LanguageModel) (*Answer, error) {
-			var t textgen.Text
-			err := mlx.Do(ctx, func() (err error) {
-				t, err = l.model.Caption(img, m.pipeline.EditSize(o.References))
-				return err
-			})
-			return l.answer(t, err)
+			return l.answer(ctx, func() (textgen.Text, error) { return l.model.Caption(img, m.pipeline.EditSize(o.References)) })
 		})
 		if err != nil {
 			return fmt.Errorf("describing the image, since there is no prompt: %w", err)

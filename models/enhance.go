@@ -79,12 +79,8 @@ func (m *LanguageModel) Describe(img image.Image, question string, o textgen.Opt
 	if question == "" {
 		question = family.Describe
 	}
-	t, err := m.Write([]textgen.Message{{Role: "user", Content: []textgen.Content{{Image: true}, {Text: question}}}},
-		[]image.Image{img}, false, o, piece)
-	if err == nil && t.Text == "" {
-		err = errors.New("the language model wrote nothing")
-	}
-	return t, err
+	user := textgen.Message{Role: "user", Content: []textgen.Content{{Image: true}, {Text: question}}}
+	return m.say([]textgen.Message{user}, img, o, piece)
 }
 
 // Caption describes an image for a model that splits it into layers, which sees it in a size.
@@ -93,7 +89,14 @@ func (m *LanguageModel) Caption(img image.Image, size image.Point) (textgen.Text
 	user := textgen.Message{Role: "user", Content: []textgen.Content{{Text: family.Caption}, {Image: true}}}
 	o := textgen.Options{Sampling: textgen.Sampling{RepetitionPenalty: 1.05}, MaxTokens: 512}
 	messages := []textgen.Message{textgen.TextMessage("system", "You are a helpful assistant."), user}
-	t, err := m.Write(messages, []image.Image{seen}, false, o, nil)
+	return m.say(messages, seen, o, nil)
+}
+
+// say is Write about an image, of which nothing is an error.
+func (m *LanguageModel) say(
+	messages []textgen.Message, img image.Image, o textgen.Options, piece func(textgen.Piece),
+) (textgen.Text, error) {
+	t, err := m.Write(messages, []image.Image{img}, false, o, piece)
 	if err == nil && t.Text == "" {
 		err = errors.New("the language model wrote nothing")
 	}

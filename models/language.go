@@ -253,13 +253,15 @@ func (m *LanguageModel) readStops(fsys fs.FS, dir string) error {
 	if err := checkpoint.ReadJSON(fsys, name, &g); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for i, raw := range []json.RawMessage{g.EOS, c.EOS, c.Text.EOS} {
+	for _, field := range []struct {
+		file, name string
+		raw        json.RawMessage
+	}{{name, "eos_token_id", g.EOS}, {configName, "eos_token_id", c.EOS}, {configName, "text_config: eos_token_id", c.Text.EOS}} {
 		var one *int32
 		var list []int32
-		if len(raw) > 0 && json.Unmarshal(raw, &one) != nil && json.Unmarshal(raw, &list) != nil {
-			field := []string{"eos_token_id", "eos_token_id", "text_config: eos_token_id"}[i]
-			file := []string{name, configName, configName}[i]
-			return fmt.Errorf("%s: %s: expected a number or a list of numbers, found %.40s", checkpoint.FullName(fsys, file), field, raw)
+		if raw := field.raw; len(raw) > 0 && json.Unmarshal(raw, &one) != nil && json.Unmarshal(raw, &list) != nil {
+			return fmt.Errorf("%s: %s: expected a number or a list of numbers, found %.40s", checkpoint.FullName(fsys, field.file),
+				field.name, raw)
 		}
 		if one != nil {
 			list = append(list, *one)
