@@ -42,8 +42,10 @@ func (e *EnlargeOptions) check() error {
 	if e == nil {
 		return nil
 	}
-	if r := e.Refine; r != nil && !(r.Strength >= 0 && r.Strength < 1) {
-		return errs.Requestf("refinement of strength %g: must be above 0 and below 1", r.Strength)
+	if e.Refine != nil {
+		if _, err := e.Refine.strength(); err != nil {
+			return err
+		}
 	}
 	if e.Upscaler == Lanczos {
 		return nil
@@ -89,7 +91,7 @@ func (m *Model) enlarge(ctx context.Context, o *Options, results []*Result) erro
 			}
 			r.Image, r.Transparent = refined.Image, refined.Transparent
 			r.add(refined)
-			r.Settings.Refine = cmp.Or(o.Enlarge.Refine.Strength, defaultRefine)
+			r.Settings.Refine, _ = o.Enlarge.Refine.strength()
 		}
 		size := r.Image.Rect.Size()
 		r.Settings.Upscaler, r.Settings.UpscaledWidth, r.Settings.UpscaledHeight = catalog.TildePath(u.name), size.X, size.Y
@@ -97,8 +99,14 @@ func (m *Model) enlarge(ctx context.Context, o *Options, results []*Result) erro
 	return nil
 }
 
-// defaultRefine is the default of RefineOptions.Strength.
-const defaultRefine = 0.25
+// strength returns Strength or its default.
+func (r *RefineOptions) strength() (float64, error) {
+	s := cmp.Or(r.Strength, 0.25)
+	if !(s > 0 && s < 1) {
+		return 0, errs.Requestf("refinement of strength %g: must be above 0 and below 1", s)
+	}
+	return s, nil
+}
 
 // Refine generates an image again, in its size, by image-to-image at a low strength: what an enlarged image lacks in
 // details is added. Images that are larger than a tile are generated in tiles, each for the whole prompt and with a
@@ -106,13 +114,11 @@ const defaultRefine = 0.25
 // [Model.Generate]. Options.Image, ImageStrength, Height and Width are those of the image; Mask, References and
 // Latents must not be set, and OnStep is not called.
 func (m *Model) Refine(ctx context.Context, img image.Image, o Options, r RefineOptions) (*Result, error) {
-	if r.Strength == 0 {
-		r.Strength = defaultRefine
+	strength, err := r.strength()
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case !(r.Strength > 0 && r.Strength < 1):
-		return nil, errs.Requestf("refinement of strength %g: must be above 0 and below 1", r.Strength)
-	case o.inpaints() || len(o.References) > 0 || o.Latents.Data != nil:
+	if o.inpaints() || len(o.References) > 0 || o.Latents.Data != nil {
 		return nil, errs.Requestf("refinement: a mask, references and latents do not apply to it")
 	}
 	multiple := m.Multiple()
@@ -127,7 +133,7 @@ func (m *Model) Refine(ctx context.Context, img image.Image, o Options, r Refine
 	size := img.Bounds().Size()
 	whole := padded(img, multiple)
 	columns, rows := spans(whole.Bounds().Dx(), tile, overlap), spans(whole.Bounds().Dy(), tile, overlap)
-	o.ImageStrength, o.OnStep, o.conversions, o.Enlarge = 1-r.Strength, nil, nil, nil
+	o.ImageStrength, o.OnStep, o.conversions, o.Enlarge = 1-strength, nil, nil, nil
 	b := newBlend(whole.Bounds().Size())
 	var all *Result
 	report, n := o.Progress, len(columns)*len(rows)
