@@ -75,10 +75,8 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	req.job.Client = engine.Client(r.Context())
-	job, err := h.engine.Submit(r.Context(), req.job)
-	if err != nil {
-		writeError(w, err)
+	job, ok := h.submit(w, r, req.job)
+	if !ok {
 		return
 	}
 	defer job.Cancel() // no effect on a job that has ended
@@ -91,10 +89,7 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) {
 		h.streamChat(w, r, req, job, c)
 		return
 	}
-	if err := job.Wait(r.Context()); err != nil {
-		if r.Context().Err() == nil {
-			writeError(w, err)
-		}
+	if !wait(w, r, job) {
 		return
 	}
 	a := job.Status().Answer

@@ -146,10 +146,8 @@ func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) {
 		writeError(w, err)
 		return
 	}
-	req.job.Client = engine.Client(r.Context())
-	job, err := h.engine.Submit(r.Context(), req.job)
-	if err != nil {
-		writeError(w, err)
+	job, ok := h.submit(w, r, req.job)
+	if !ok {
 		return
 	}
 	defer job.Cancel() // no effect on a job that has ended
@@ -159,10 +157,7 @@ func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) {
 		h.stream(w, r, req, job)
 		return
 	}
-	if err := job.Wait(r.Context()); err != nil {
-		if r.Context().Err() == nil {
-			writeError(w, err)
-		}
+	if !wait(w, r, job) {
 		return
 	}
 	answer, err := h.answer(r, req, job.Pictures())
@@ -171,6 +166,25 @@ func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) {
 		return
 	}
 	writeJSON(w, http.StatusOK, answer)
+}
+
+// submit submits the job of a request, or answers with the error.
+func (h *Handler) submit(w http.ResponseWriter, r *http.Request, request engine.Request) (Job, bool) {
+	request.Client = engine.Client(r.Context())
+	job, err := h.engine.Submit(r.Context(), request)
+	if err != nil {
+		writeError(w, err)
+	}
+	return job, err == nil
+}
+
+// wait waits for a job, and answers with its error, unless the client is gone.
+func wait(w http.ResponseWriter, r *http.Request, job Job) bool {
+	err := job.Wait(r.Context())
+	if err != nil && r.Context().Err() == nil {
+		writeError(w, err)
+	}
+	return err == nil
 }
 
 // request reads a request.
