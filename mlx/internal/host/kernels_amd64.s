@@ -666,6 +666,29 @@ rows16:
 	VZEROUPPER
 	RET
 
+// CLEAR8 sets Y0 to Y7 to zero. SUM4 stores the sums of Y0+Y4, Y1+Y5, Y2+Y6 and Y3+Y7 in dst.
+#define CLEAR8 \
+	VXORPS Y0, Y0, Y0; \
+	VXORPS Y1, Y1, Y1; \
+	VXORPS Y2, Y2, Y2; \
+	VXORPS Y3, Y3, Y3; \
+	VXORPS Y4, Y4, Y4; \
+	VXORPS Y5, Y5, Y5; \
+	VXORPS Y6, Y6, Y6; \
+	VXORPS Y7, Y7, Y7
+
+#define SUM4 \
+	VADDPS      Y4, Y0, Y0; \
+	VADDPS      Y5, Y1, Y1; \
+	VADDPS      Y6, Y2, Y2; \
+	VADDPS      Y7, Y3, Y3; \
+	VHADDPS     Y1, Y0, Y0; \
+	VHADDPS     Y3, Y2, Y2; \
+	VHADDPS     Y2, Y0, Y0; \
+	VEXTRACTF128 $1, Y0, X1; \
+	VADDPS      X1, X0, X0; \
+	VMOVUPS     X0, (DI)
+
 // func dot4AVX2(dst, x, w *float32, stride, n int)
 TEXT ·dot4AVX2(SB), NOSPLIT, $0-40
 	MOVQ   dst+0(FP), DI
@@ -676,14 +699,7 @@ TEXT ·dot4AVX2(SB), NOSPLIT, $0-40
 	LEAQ   (R8)(R12*4), R9
 	LEAQ   (R9)(R12*4), R10
 	LEAQ   (R10)(R12*4), R11
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
+	CLEAR8
 
 loop:
 	VMOVUPS     (SI), Y8
@@ -703,16 +719,7 @@ loop:
 	ADDQ        $64, R11
 	SUBQ        $16, CX
 	JNZ         loop
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y5, Y1, Y1
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y7, Y3, Y3
-	VHADDPS     Y1, Y0, Y0
-	VHADDPS     Y3, Y2, Y2
-	VHADDPS     Y2, Y0, Y0
-	VEXTRACTF128 $1, Y0, X1
-	VADDPS      X1, X0, X0
-	VMOVUPS     X0, (DI)
+	SUM4
 	VZEROUPPER
 	RET
 
@@ -726,14 +733,7 @@ TEXT ·dot4BFloat16AVX2(SB), NOSPLIT, $0-40
 	LEAQ   (R8)(R12*2), R9
 	LEAQ   (R9)(R12*2), R10
 	LEAQ   (R10)(R12*2), R11
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
+	CLEAR8
 
 loop:
 	VMOVUPS     (SI), Y8
@@ -769,15 +769,6 @@ loop:
 	ADDQ        $32, R11
 	SUBQ        $16, CX
 	JNZ         loop
-	VADDPS      Y4, Y0, Y0
-	VADDPS      Y5, Y1, Y1
-	VADDPS      Y6, Y2, Y2
-	VADDPS      Y7, Y3, Y3
-	VHADDPS     Y1, Y0, Y0
-	VHADDPS     Y3, Y2, Y2
-	VHADDPS     Y2, Y0, Y0
-	VEXTRACTF128 $1, Y0, X1
-	VADDPS      X1, X0, X0
-	VMOVUPS     X0, (DI)
+	SUM4
 	VZEROUPPER
 	RET
