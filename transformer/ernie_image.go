@@ -212,13 +212,8 @@ type ernieBlock struct {
 }
 
 func newErnieBlock(c ErnieImageConfig) *ernieBlock {
-	dim, head := c.HiddenSize, c.HiddenSize/c.NumAttentionHeads
-	a := &ernieAttention{
-		ToQ: nn.NewLinear(dim, dim, false), ToK: nn.NewLinear(dim, dim, false), ToV: nn.NewLinear(dim, dim, false),
-		NormQ: nn.NewRMSNorm(head, c.Eps), NormK: nn.NewRMSNorm(head, c.Eps),
-		ToOut: []*nn.Linear{nn.NewLinear(dim, dim, false)}, heads: c.NumAttentionHeads,
-	}
-	a.QKV = nn.NewStack(a.ToQ, a.ToK, a.ToV)
+	dim := c.HiddenSize
+	a := &ernieAttention{singleAttention: newSingleAttention(dim, c.NumAttentionHeads, c.Eps)}
 	f := &ernieFeedForward{
 		GateProj: nn.NewLinear(dim, c.FFNHiddenSize, false), UpProj: nn.NewLinear(dim, c.FFNHiddenSize, false),
 		LinearFC2: nn.NewLinear(c.FFNHiddenSize, dim, false),
@@ -239,23 +234,13 @@ func (b *ernieBlock) Forward(x *mlx.Array, shared []modulation, p *erniePass) *m
 
 // ernieAttention is ErnieImageAttention.
 type ernieAttention struct {
-	nn.Module `in:"0"`
-	ToQ       *nn.Linear   `w:"to_q"`
-	ToK       *nn.Linear   `w:"to_k"`
-	ToV       *nn.Linear   `w:"to_v"`
-	NormQ     *nn.RMSNorm  `w:"norm_q"`
-	NormK     *nn.RMSNorm  `w:"norm_k"`
-	ToOut     []*nn.Linear `w:"to_out"`
-
-	QKV   nn.Stack
-	heads int
+	nn.Module       `in:"0"`
+	singleAttention `w:"."`
 }
 
 // Forward takes x [B, L, dim]. The result may be wide: see [nn.Linear.ForwardWide].
 func (a *ernieAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
-	q, k, v := a.NormRope(rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
-	y := joint{}.attend(&a.Module, q, k, v)
-	return a.Tap(a.ToOut[0].ForwardWide(y, x.Dtype()), x)
+	return a.Tap(a.forward(&a.Module, x, rope), x)
 }
 
 // ernieFeedForward is ErnieImageFeedForward: down(up x·gelu(gate x)).

@@ -374,6 +374,35 @@ func (a *jointAttention) ForwardOut(x *mlx.Array, qkv []mlx.Columns, j joint) *m
 	return a.Tap(a.ToOut[1].Forward(y), x, nil, j.emb[0], j.emb[1])
 }
 
+// singleAttention has the parts of diffusers' Attention over one sequence, with norms of heads and no biases.
+type singleAttention struct {
+	ToQ   *nn.Linear   `w:"to_q"`
+	ToK   *nn.Linear   `w:"to_k"`
+	ToV   *nn.Linear   `w:"to_v"`
+	NormQ *nn.RMSNorm  `w:"norm_q"`
+	NormK *nn.RMSNorm  `w:"norm_k"`
+	ToOut []*nn.Linear `w:"to_out"`
+
+	QKV   nn.Stack
+	heads int
+}
+
+func newSingleAttention(dim, heads int, eps float64) singleAttention {
+	linear := func() *nn.Linear { return nn.NewLinear(dim, dim, false) }
+	a := singleAttention{
+		ToQ: linear(), ToK: linear(), ToV: linear(), ToOut: []*nn.Linear{linear()},
+		NormQ: nn.NewRMSNorm(dim/heads, eps), NormK: nn.NewRMSNorm(dim/heads, eps), heads: heads,
+	}
+	a.QKV = nn.NewStack(a.ToQ, a.ToK, a.ToV)
+	return a
+}
+
+// forward is the attention of module m to x [B, L, dim]. The result may be wide: see [nn.Linear.ForwardWide].
+func (a *singleAttention) forward(m *nn.Module, x *mlx.Array, rope nn.Rope) *mlx.Array {
+	q, k, v := m.NormRope(rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
+	return a.ToOut[0].ForwardWide(joint{}.attend(m, q, k, v), x.Dtype())
+}
+
 // Pack takes latents [B, C, H, W] to tokens [B, H/2·W/2, 4C], one for each 2×2
 // patch, with the feature index c·4 + dy·2 + dx.
 func Pack(x *mlx.Array) *mlx.Array {

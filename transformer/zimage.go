@@ -328,21 +328,14 @@ type zimageBlock struct {
 
 func newZImageBlock(c ZImageConfig, modulated bool) *zimageBlock {
 	norm := func() *nn.RMSNorm { return nn.NewRMSNorm(c.Dim, c.NormEps) }
-	headDim := c.Dim / c.NHeads
 	hidden := int(float64(c.Dim) / 3 * 8)
 	b := &zimageBlock{
-		Attention: &zimageAttention{
-			ToQ: nn.NewLinear(c.Dim, c.Dim, false), ToK: nn.NewLinear(c.Dim, c.Dim, false), ToV: nn.NewLinear(c.Dim, c.Dim, false),
-			NormQ: nn.NewRMSNorm(headDim, 1e-5), NormK: nn.NewRMSNorm(headDim, 1e-5),
-			ToOut: []*nn.Linear{nn.NewLinear(c.Dim, c.Dim, false)},
-			heads: c.NHeads,
-		},
+		Attention: &zimageAttention{singleAttention: newSingleAttention(c.Dim, c.NHeads, 1e-5)},
 		FeedForward: &zimageFeedForward{
 			W1: nn.NewLinear(c.Dim, hidden, false), W2: nn.NewLinear(hidden, c.Dim, false), W3: nn.NewLinear(c.Dim, hidden, false),
 		},
 		AttentionNorm1: norm(), FFNNorm1: norm(), AttentionNorm2: norm(), FFNNorm2: norm(),
 	}
-	b.Attention.QKV = nn.NewStack(b.Attention.ToQ, b.Attention.ToK, b.Attention.ToV)
 	if modulated {
 		b.AdaLN = nn.NewSequential(nn.NewLinear(min(c.Dim, zimageAdaLNDim), 4*c.Dim, true))
 	}
@@ -369,20 +362,11 @@ func (b *zimageBlock) Forward(x, temb *mlx.Array, rope nn.Rope) *mlx.Array {
 // zimageAttention is diffusers' Attention with ZSingleStreamAttnProcessor.
 type zimageAttention struct {
 	nn.Module
-	ToQ   *nn.Linear   `w:"to_q"`
-	ToK   *nn.Linear   `w:"to_k"`
-	ToV   *nn.Linear   `w:"to_v"`
-	NormQ *nn.RMSNorm  `w:"norm_q"`
-	NormK *nn.RMSNorm  `w:"norm_k"`
-	ToOut []*nn.Linear `w:"to_out"`
-
-	QKV   nn.Stack
-	heads int
+	singleAttention `w:"."`
 }
 
 func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
-	q, k, v := a.NormRope(rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
-	return a.Tap(a.ToOut[0].ForwardWide(joint{}.attend(&a.Module, q, k, v), x.Dtype()), x)
+	return a.Tap(a.forward(&a.Module, x, rope), x)
 }
 
 // zimageFeedForward is FeedForward: w2(silu(w1 x)·w3 x).
