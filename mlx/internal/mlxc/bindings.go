@@ -45,6 +45,15 @@ var (
 	DeviceInfoNew                       func() uintptr
 	DeviceIsAvailable                   func(avail *bool, dev uintptr) int32
 	DeviceNewType                       func(type_ int32, index int32) uintptr
+	DistributedAllGather                func(res *uintptr, x uintptr, group uintptr, S uintptr) int32
+	DistributedAllSum                   func(res *uintptr, x uintptr, group uintptr, s uintptr) int32
+	DistributedGroupRank                func(group uintptr) int32
+	DistributedGroupSize                func(group uintptr) int32
+	DistributedGroupSplit               func(res *uintptr, group uintptr, color int32, key int32) int32
+	DistributedInit                     func(res *uintptr, strict bool, bk string) int32
+	DistributedIsAvailable              func(bk string) bool
+	DistributedRecvLike                 func(res *uintptr, x uintptr, src int32, group uintptr, s uintptr) int32
+	DistributedSend                     func(res *uintptr, x uintptr, dst int32, group uintptr, s uintptr) int32
 	Divide                              func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	Equal                               func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	Erf                                 func(res *uintptr, a uintptr, s uintptr) int32
@@ -182,6 +191,15 @@ var functions = []function{
 	{"mlx_device_info_new", &DeviceInfoNew},
 	{"mlx_device_is_available", &DeviceIsAvailable},
 	{"mlx_device_new_type", &DeviceNewType},
+	{"mlx_distributed_all_gather", &DistributedAllGather},
+	{"mlx_distributed_all_sum", &DistributedAllSum},
+	{"mlx_distributed_group_rank", &DistributedGroupRank},
+	{"mlx_distributed_group_size", &DistributedGroupSize},
+	{"mlx_distributed_group_split", &DistributedGroupSplit},
+	{"mlx_distributed_init", &DistributedInit},
+	{"mlx_distributed_is_available", &DistributedIsAvailable},
+	{"mlx_distributed_recv_like", &DistributedRecvLike},
+	{"mlx_distributed_send", &DistributedSend},
 	{"mlx_divide", &Divide},
 	{"mlx_equal", &Equal},
 	{"mlx_erf", &Erf},
