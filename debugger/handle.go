@@ -45,7 +45,6 @@ func with[A any](f func(*Session, context.Context, A) (any, error)) handler {
 
 var handlers = map[string]handler{
 	protocol.Break:     with((*Session).addBreakpoint),
-	protocol.Watch:     with((*Session).addWatch),
 	protocol.Breaks:    with((*Session).breakpoints),
 	protocol.Remove:    with((*Session).remove),
 	protocol.Clear:     with((*Session).clear),
@@ -100,14 +99,6 @@ func refuse(err error) protocol.Answer {
 }
 
 func (s *Session) addBreakpoint(_ context.Context, a protocol.BreakArguments) (any, error) {
-	return s.add(a, false)
-}
-
-func (s *Session) addWatch(_ context.Context, a protocol.BreakArguments) (any, error) {
-	return s.add(a, true)
-}
-
-func (s *Session) add(a protocol.BreakArguments, watch bool) (any, error) {
 	var condition *expr.Condition
 	if a.If != "" { // before the lock: it waits for an expression in progress
 		var err error
@@ -117,7 +108,7 @@ func (s *Session) add(a protocol.BreakArguments, watch bool) (any, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.newBreakpoint(a, watch)
+	b, err := s.newBreakpoint(a)
 	if err != nil {
 		return nil, err
 	}

@@ -273,7 +273,7 @@ func TestConditions(t *testing.T) {
 	r := start(t, false)
 	must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "transformer.*", If: "out.max() > 9 and timestep < 900"})
 	must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "transformer.block", Negative: true, Step: pointer(0)})
-	must[protocol.Breakpoint](r, protocol.Watch, protocol.BreakArguments{Glob: "transformer.block.layer:q"})
+	must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "transformer.block.layer:q", Watch: true})
 	never := must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "transformer.blocks"})
 	s := must[protocol.Status](r, protocol.Continue, wait) // the model is loaded
 	if s.State != protocol.Starting || len(s.NeverHit) != 1 || s.NeverHit[0].Number != never.Number || len(s.NeverHit[0].Near) == 0 {

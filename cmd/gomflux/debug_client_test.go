@@ -127,7 +127,7 @@ func TestDebugCommands(t *testing.T) {
 			"breakpoint 3: x/m.py:12\n", ""},
 		{"break|a:in.0", `{"glob":"a:in.0"}`, "error 2 a:in.0: no module has such a name", 2, "",
 			"gomflux: a:in.0: no module has such a name\n"},
-		{"watch|a*|--step=-1|--if=True", `{"glob":"a*","step":-1,"if":"True"}`, point(`,"step":-1,"if":"True","watch":true`), 0,
+		{"break|a*|--step=-1|--if=True|--watch", `{"glob":"a*","step":-1,"if":"True","watch":true}`, point(`,"step":-1,"if":"True","watch":true`), 0,
 			"watch 1: a*, step -1, if True\n", ""},
 		{"breaks", "", `{"breakpoints":[]}`, 0, "no breakpoints\n", ""},
 		{"breaks", "", `{"breakpoints":[{"number":1,"glob":"a","hits":2},{"number":2,"glob":"b","watch":true,"hits":1},` +
@@ -220,13 +220,11 @@ func TestDebugUsage(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "give a command: "},
 		{"brake|x", `unknown command "brake"`},
-		{"break", "give the pattern"},
+		{"break|--watch", "give the pattern"},
 		{"break|a|b", `unexpected argument "b" (quote`},
 		{"break|a|--step=-2", "must be a whole number, -1 or more"},
 		{"break|a|--call=-1", "must be a whole number, 0 or more"},
 		{"break|a|--hit=0", "must be a whole number, 1 or more"},
-		{"watch", "give the pattern"},
-		{"watch|a|--once", "unknown flag: --once"},
 		{"breaks|x", `unexpected argument "x"`},
 		{"remove", "give the number of a breakpoint"},
 		{"remove|x", `breakpoint "x": must be a number`},

@@ -53,7 +53,6 @@ const (
 	Breaks    = "breaks"    // Breakpoints
 	Remove    = "remove"    // RemoveArguments, Removed
 	Clear     = "clear"     // Removed
-	Watch     = "watch"     // BreakArguments, Breakpoint
 	Continue  = "continue"  // ResumeArguments, Status
 	Next      = "next"      // ResumeArguments, Status
 	Out       = "out"       // ResumeArguments, Status
@@ -82,8 +81,7 @@ const (
 	Terminated = "terminated" // a command ended the run
 )
 
-// BreakArguments describe a breakpoint, or with the command Watch tensors whose statistics are
-// reported without a stop.
+// BreakArguments describe a breakpoint.
 type BreakArguments struct {
 	Glob     string `json:"glob,omitempty"` // of the tensor's name, as of --debug-save
 	Step     *int   `json:"step,omitempty"`
@@ -95,14 +93,14 @@ type BreakArguments struct {
 	Differs  bool   `json:"differs,omitempty"`  // stop where a replay finds a tensor wrong by itself
 	File     string `json:"file,omitempty"`     // of the reference's sessions: a line of a Python file
 	Line     int    `json:"line,omitempty"`
+	Watch    bool   `json:"watch,omitempty"` // report the tensors' statistics instead of stopping
 }
 
 // A Breakpoint is one that is set, or a watch.
 type Breakpoint struct {
 	Number int `json:"number"`
 	BreakArguments
-	Watch bool `json:"watch,omitempty"`
-	Hits  int  `json:"hits"` // matches so far
+	Hits int `json:"hits"` // matches so far
 	// Near are names of tensors that are like the glob, which no tensor of the run has matched.
 	Near []string `json:"near,omitempty"`
 }

@@ -21,12 +21,13 @@ import (
 // Events of traces that are not commands.
 const (
 	EventStart = "start" // the arguments are the words of the command
+	EventWatch = "watch" // the result is a Watched
 	EventStop  = "stop"  // the result is a TracedStop
 	EventEnd   = "end"   // the result is a Status
 )
 
 // A TraceLine is a line of a session's trace, the file traces/debug_TIME.jsonl in a log tree. It is
-// about a command, a stop, or a watched tensor (the event watch, without arguments).
+// about a command, a stop, or a watched tensor.
 type TraceLine struct {
 	Time      string          `json:"time"` // RFC 3339
 	Event     string          `json:"event"`

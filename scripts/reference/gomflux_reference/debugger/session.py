@@ -125,7 +125,7 @@ class Session:
             if not passage.matches(b):
                 continue
             why = self.hit(b, passage.here, stop is None)
-            if why and b.watch:
+            if why and b.asked.get("watch"):
                 self._watch(b, passage)
             else:
                 stop = stop or why
@@ -253,12 +253,6 @@ class Session:
             b.code = expressions.parsed(asked["if"])
         if b.at_line:
             asked["file"] = self.lines.check(asked["file"], asked["line"])
-        return self._add(b)
-
-    def do_watch(self, arguments):
-        return self._add(breakpoints.Breakpoint(0, breakpoints.checked(arguments, watch=True), watch=True))
-
-    def _add(self, b):
         if self.tensors and not b.at_line:
             self.tensors.check(b.asked)
         with self.changed:
