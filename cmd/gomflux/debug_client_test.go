@@ -127,8 +127,8 @@ func TestDebugCommands(t *testing.T) {
 			"breakpoint 3: x/m.py:12\n", ""},
 		{"break|a:in.0", `{"glob":"a:in.0"}`, "error 2 a:in.0: no module has such a name", 2, "",
 			"gomflux: a:in.0: no module has such a name\n"},
-		{"break|a*|--step=-1|--if=True|--watch", `{"glob":"a*","step":-1,"if":"True","watch":true}`, point(`,"step":-1,"if":"True","watch":true`), 0,
-			"watch 1: a*, step -1, if True\n", ""},
+		{"break|a*|--step=-1|--if=True|--watch", `{"glob":"a*","step":-1,"if":"True","watch":true}`,
+			point(`,"step":-1,"if":"True","watch":true`), 0, "watch 1: a*, step -1, if True\n", ""},
 		{"breaks", "", `{"breakpoints":[]}`, 0, "no breakpoints\n", ""},
 		{"breaks", "", `{"breakpoints":[{"number":1,"glob":"a","hits":2},{"number":2,"glob":"b","watch":true,"hits":1},` +
 			`{"number":4,"differs":true,"hits":0}]}`, 0,

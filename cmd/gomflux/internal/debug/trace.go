@@ -25,8 +25,8 @@ at which it began; the default is the latest.
 With --json it prints one object: session_id (the time), file, script_path (the
 command), start_time, end_time, breakpoints (number, glob, step, call, hit,
 negative, condition, differs, once, file, line, watch), steps, and total_steps.
-Each step has step, step_type, time and duration. A step that is a stop has name,
-reason, location (file, line, function), code_context (before, current and
+Each step has step, step_type, time and duration. A step that is a stop has
+name, reason, location (file, line, function), code_context (before, current and
 after, lists of line and text), call_stack (modules around, name and class) and
 variables by name (point, shape, dtype, stats, preview, value); its type is
 continue, next, out, step or accept. An evaluation has expression, result,
