@@ -77,7 +77,7 @@ type jsonEntry struct {
 	Bytes int64  `json:"bytes"`
 	Saved string `json:"saved"`
 
-	About *runs.Record      `json:"record,omitempty"`
+	About *runs.Record `json:"record,omitempty"`
 }
 
 func newEntry(e runs.Entry) jsonEntry {
