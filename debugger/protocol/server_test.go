@@ -105,15 +105,15 @@ func TestGarbage(t *testing.T) {
 		}
 		return Accepted("served")
 	})
-	deep := `{"command":"good","arguments":{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}}`
+	deep := `{"command":"good","arguments":{"a":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}}`
 	for _, c := range []struct{ text, want string }{
 		{"", ""},
-		{"\n", "found the end of the text"},
-		{"hello\n", "expected a value, found 'h'"},
-		{"GET / HTTP/1.1\r\n\r\n", "expected a value, found 'G'"},
-		{"\x00\x01\x02\n", "expected a value"},
+		{"\n", "unexpected end of JSON input"},
+		{"hello\n", "looking for beginning of value"},
+		{"GET / HTTP/1.1\r\n\r\n", "looking for beginning of value"},
+		{"\x00\x01\x02\n", "looking for beginning of value"},
 		{"\xff\xfe\n", "not UTF-8"},
-		{`{"command":"good"`, "found the end of the text"},
+		{`{"command":"good"`, "unexpected end of JSON input"},
 		{"null\n", "expected an object, found null"},
 		{"[]\n", "cannot unmarshal array"},
 		{"{}\n", "it has no command"},
@@ -122,8 +122,8 @@ func TestGarbage(t *testing.T) {
 		{`{"command":"good","command":"good"}` + "\n", "duplicate key"},
 		{`{"command":"good","force":true}` + "\n", `unknown field \"force\"`},
 		{`{"command":"good","arguments":[]}` + "\n", "expected an object of arguments"},
-		{`{"command":"good"} {}` + "\n", "expected one JSON value"},
-		{deep + "\n", "nested deeper"},
+		{`{"command":"good"} {}` + "\n", "after top-level value"},
+		{deep + "\n", "max depth"},
 		{`{"command":"good"}` + "\n" + "x\n", "served"},
 		{strings.Repeat("x", maxRequest+1) + "\n", "longer than"},
 		{`{"command":"good"}`, "served"}, // as of printf without a newline
