@@ -59,7 +59,6 @@ var handlers = map[string]handler{
 	protocol.Save:      with((*Session).save),
 	protocol.Set:       with((*Session).replaceOutput),
 	protocol.GetStatus: with((*Session).report),
-	protocol.Log:       with((*Session).log),
 	protocol.Terminate: with((*Session).terminate),
 }
 
@@ -77,7 +76,7 @@ func (s *Session) Handle(ctx context.Context, r protocol.Request) protocol.Answe
 	if err != nil {
 		result = nil
 	}
-	if r.Command != protocol.GetStatus && r.Command != protocol.Log && r.Command != protocol.Breaks {
+	if r.Command != protocol.GetStatus && r.Command != protocol.Breaks {
 		var arguments any
 		if len(r.Arguments) > 0 {
 			arguments = r.Arguments
@@ -338,11 +337,6 @@ func inputOf(source string) (name string, ok bool) {
 }
 
 func (s *Session) report(context.Context, noArguments) (any, error) { return s.Status(), nil }
-
-func (s *Session) log(_ context.Context, a protocol.LogArguments) (any, error) {
-	lines, err := ReadLines(s.Output, a.Lines)
-	return protocol.Lines{Lines: lines}, err
-}
 
 // mostLog limits how much of a log is read, in bytes.
 const mostLog = 1 << 20

@@ -457,8 +457,8 @@ func TestTrace(t *testing.T) {
 
 func TestLog(t *testing.T) {
 	r := start(t, false)
-	if l := must[protocol.Lines](r, protocol.Log, protocol.LogArguments{Lines: 1}); len(l.Lines) != 1 || l.Lines[0] != "second" {
-		t.Errorf("%q", l.Lines)
+	if l, err := ReadLines(r.Session.Output, 1); err != nil || len(l) != 1 || l[0] != "second" {
+		t.Errorf("%q, %v", l, err)
 	}
 }
 

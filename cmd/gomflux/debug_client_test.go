@@ -158,8 +158,6 @@ func TestDebugCommands(t *testing.T) {
 		{"save", `{}`, `{"name":"latents@0","file":"logs/x.safetensors"}`, 0, "latents@0 saved in logs/x.safetensors\n", ""},
 		{"save|mine", `{"name":"mine"}`, `{"name":"mine","file":"f"}`, 0, "mine saved in f\n", ""},
 		{"set|mine", `{"source":"mine"}`, `{"name":"latents@0","source":"mine"}`, 0, "latents@0 is replaced by mine\n", ""},
-		{"log", `{}`, `{"lines":["one","two\u001b[0m"]}`, 0, "one\ntwo\\x1b[0m\n", ""},
-		{"log|-n|1", `{"lines":1}`, `{"lines":[]}`, 0, "", ""},
 		{"status", "", stoppedJSON, 0, "session 1 (gomflux): stopped\n" + stopText +
 			"command: generate -p 'a b'\noutput: o.log\ntrace: t.jsonl\n", ""},
 		{"location", "", "error 2 the run is running (gomflux debug continue waits until it stops)", 2, "",

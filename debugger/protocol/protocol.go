@@ -64,7 +64,6 @@ const (
 	Save      = "save"      // SaveArguments, Saved
 	Set       = "set"       // SetArguments, Replaced
 	GetStatus = "status"    // Status
-	Log       = "log"       // LogArguments, Lines
 	Terminate = "terminate" // Status
 )
 
@@ -261,14 +260,4 @@ type SetArguments struct {
 type Replaced struct {
 	Name   string `json:"name"`
 	Source string `json:"source"`
-}
-
-// LogArguments limit the lines of Log.
-type LogArguments struct {
-	Lines int `json:"lines,omitempty"` // 0 is all
-}
-
-// Lines are those that a run has printed.
-type Lines struct {
-	Lines []string `json:"lines"`
 }

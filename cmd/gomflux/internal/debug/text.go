@@ -29,8 +29,10 @@ type (
 	evaluated      struct{ protocol.Evaluated }
 	savedTensor    struct{ protocol.Saved }
 	replacedTensor struct{ protocol.Replaced }
-	sessionLog     struct{ protocol.Lines }
-	sessionList    struct {
+	sessionLog     struct {
+		Lines []string `json:"lines"`
+	}
+	sessionList struct {
 		Sessions []protocol.Status `json:"sessions"`
 	}
 	cleanedSessions struct {
@@ -316,7 +318,7 @@ func (r replacedTensor) Text(p *ui.Page) { line(p, "%s is replaced by %s", r.Nam
 
 // Text implements ui.Result.
 func (l sessionLog) Text(p *ui.Page) {
-	for _, text := range l.Lines.Lines {
+	for _, text := range l.Lines {
 		line(p, "%s", text)
 	}
 }

@@ -21,7 +21,7 @@ BEFORE = 5  # tensors that a stop lists
 WATCHED = 1000  # statistics that are kept until the next answer
 PATIENCE = 5  # seconds in which a run can end by itself
 WAKE = 0.1  # seconds after which a stopped thread looks for signals, which another thread may have got
-UNTRACED = ("status", "log", "breaks")
+UNTRACED = ("status", "breaks")
 
 
 class Job:
@@ -426,12 +426,6 @@ class Session:
     def do_status(self, _):
         with self.changed:
             return self.status()
-
-    def do_log(self, arguments):
-        count = arguments.get("lines", 0)
-        if not isinstance(count, int) or count < 0:
-            raise Refused(f"lines {count!r}: must be a number of lines")
-        return {"lines": lines_of(self.output, count)}
 
     def do_terminate(self, _):
         self.ending = wire.TERMINATED
