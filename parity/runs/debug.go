@@ -147,7 +147,7 @@ func StopAtCheckpoints(f func(name string, variables map[string]any, at Location
 
 // Checkpoint writes the values of variables to a JSON file; see [Run.Checkpoint]. Arrays of MLX are
 // written as tensors. Under the debugger it then stops the run, except with [Skip]. Like Save it
-// must run on the MLX thread, and ends the job if it fails; a checkpoint too many is only a warning.
+// must run on the MLX thread, and ends the job if it fails.
 func Checkpoint(name string, variables, metadata map[string]any, options ...Option) {
 	r, err := theRun()
 	values := map[string]any{}
@@ -159,7 +159,6 @@ func Checkpoint(name string, variables, metadata map[string]any, options ...Opti
 	}
 	if err == nil {
 		_, err = r.Checkpoint(name, values, metadata, UserCode())
-		err = r.tolerate(err)
 	}
 	if err == nil && stopAt != nil && !slices.Contains(options, Skip) {
 		err = stopAt(name, variables, UserCode())
