@@ -90,10 +90,10 @@ func TestAssistantArguments(t *testing.T) {
 		{"debug_vars", `[]`, "the arguments are no JSON object: "},
 		{"debug_vars", `{"json":true}`, "unknown argument json (session, weights)"},
 		{"tensors_show", `{}`, "the argument tensor is missing: name of a saved tensor"},
-		{"debug_break", `{"glob":3}`, "glob: expected a string, found 3"},
-		{"debug_break", `{"glob":"a","step":[1]}`, "step: expected a integer, found [1]"},
-		{"debug_break", `{"glob":"a","negative":"yes"}`, `negative: expected true or false, found "yes"`},
-		{"tensors_list", `{"globs":"a"}`, `globs: expected a list of strings, found "a"`},
+		{"debug_break", `{"glob":3}`, "debug break -- 3"},
+		{"debug_break", `{"glob":"a","step":[1]}`, "debug break --step=[1] -- a"},
+		{"debug_break", `{"glob":"a","negative":"yes"}`, "debug break --negative=yes -- a"},
+		{"tensors_list", `{"globs":"a"}`, "tensors list -- a"},
 	} {
 		all := assistantTools()
 		i := slices.IndexFunc(all, func(a assistantTool) bool { return a.name() == c.tool })
