@@ -200,6 +200,11 @@ func TestNextOutStep(t *testing.T) {
 	if _, err := do[protocol.Status](r, protocol.Out, wait); !strings.Contains(err, "not inside another module") {
 		t.Errorf("out of prompt.embeds: %q", err)
 	}
+	for argument, want := range map[string]string{"numbers": "unknown field", "number": "cannot unmarshal string"} {
+		if _, err := do[any](r, protocol.Remove, map[string]string{argument: "3"}); !strings.Contains(err, want) {
+			t.Errorf("%s: %q, expected %s", argument, err, want)
+		}
+	}
 	r.goOn(protocol.Step, "transformer.block.layer@0")
 	r.goOn(protocol.Out, "transformer.block@0")
 	r.goOn(protocol.Step, "transformer.block.layer@1")

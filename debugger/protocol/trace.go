@@ -123,28 +123,24 @@ func FindTrace(t *runs.Tree, time string) (TraceFile, error) {
 	if len(all) == 0 {
 		return TraceFile{}, fmt.Errorf("%w in %s (gomflux debug start begins a session)", ErrNoTrace, filepath.Join(t.Root, TraceFolder))
 	}
-	if time == "" {
-		return all[0], nil
-	}
 	prefix := runs.CompactTime(time)
-	var found, names []string
-	var last TraceFile
-	for _, f := range all {
-		if len(names) < 3 {
-			names = append(names, f.Time)
-		}
-		if strings.HasPrefix(f.Time, prefix) {
-			found, last = append(found, f.Time), f
-		}
+	found := slices.DeleteFunc(slices.Clone(all), func(f TraceFile) bool { return !strings.HasPrefix(f.Time, prefix) })
+	switch {
+	case time == "" || len(found) == 1:
+		return found[0], nil
+	case len(found) == 0:
+		return TraceFile{}, fmt.Errorf("%w of %s (the newest are %s)", ErrNoTrace, time, newest(all))
 	}
-	switch len(found) {
-	case 0:
-		return TraceFile{}, fmt.Errorf("%w of %s (the newest are %s)", ErrNoTrace, time, strings.Join(names, ", "))
-	case 1:
-		return last, nil
+	return TraceFile{}, fmt.Errorf("%w %s alone: %d begin like this: %s", ErrNoTrace, time, len(found), newest(found))
+}
+
+// newest names up to 3 traces.
+func newest(all []TraceFile) string {
+	var names []string
+	for _, f := range all[:min(3, len(all))] {
+		names = append(names, f.Time)
 	}
-	return TraceFile{}, fmt.Errorf("%w %s alone: %d begin like this: %s", ErrNoTrace, time, len(found),
-		strings.Join(found[:min(3, len(found))], ", "))
+	return strings.Join(names, ", ")
 }
 
 // Read calls each for the lines of the trace in their order. Lines that are damaged, such as the
