@@ -112,7 +112,8 @@ func (s *scanner) str() (string, error) {
 		return "", failf(start, "%v", err)
 	}
 	const replaced = "\ufffd" // which stands for half of a surrogate pair in encoding/json
-	if n := strings.Count(text, replaced); n > 0 && n > bytes.Count(bytes.ToLower(raw), []byte(`\ufffd`))+bytes.Count(raw, []byte(replaced)) {
+	if n := strings.Count(text, replaced); n > 0 &&
+		n > bytes.Count(bytes.ToLower(raw), []byte(`\ufffd`))+bytes.Count(raw, []byte(replaced)) {
 		return "", failf(start, `invalid \u escape in a string`)
 	}
 	return text, nil
