@@ -27,14 +27,16 @@ var values = []string{
 }
 
 // newBreakpoint checks the arguments of a breakpoint. The caller holds the lock.
-func (s *Session) newBreakpoint(a protocol.BreakArguments, watch bool) (*breakpoint, error) {
-	b := &breakpoint{Breakpoint: protocol.Breakpoint{BreakArguments: a, Watch: watch}}
+func (s *Session) newBreakpoint(a protocol.BreakArguments) (*breakpoint, error) {
+	b := &breakpoint{Breakpoint: protocol.Breakpoint{BreakArguments: a}}
 	switch {
 	case a.File != "" || a.Line != 0:
 		return nil, invalidf("%s:%d: only the reference's sessions stop at lines of Python", a.File, a.Line)
 	case a.Differs && !s.Replay:
 		return nil, invalidf("differs: only a replay has the reference's tensors (start parity run instead)")
-	case a.Differs && watch, a.Glob == "" && !a.Differs:
+	case a.Watch && (a.Differs || a.Once):
+		return nil, invalidf("watch: nothing stops, so it goes with neither differs nor once")
+	case a.Glob == "" && !a.Differs:
 		return nil, invalidf("the pattern of a tensor's name is missing (such as 'transformer.layers.0')")
 	case a.Hit < 0:
 		return nil, invalidf("hit %d: must be a whole number, 1 or more", a.Hit)
@@ -268,7 +270,7 @@ func (s *Session) observe(b *breakpoint, st *stop) error {
 		return err
 	}
 	w := protocol.Watched{Number: b.Number, Variable: v}
-	s.trace.write(protocol.Watch, nil, w, nil, time.Now())
+	s.trace.write(protocol.EventWatch, nil, w, nil, time.Now())
 	if len(s.watched) == mostWatched {
 		s.watched = s.watched[1:]
 	}

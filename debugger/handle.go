@@ -45,7 +45,6 @@ func with[A any](f func(*Session, context.Context, A) (any, error)) handler {
 
 var handlers = map[string]handler{
 	protocol.Break:     with((*Session).addBreakpoint),
-	protocol.Watch:     with((*Session).addWatch),
 	protocol.Breaks:    with((*Session).breakpoints),
 	protocol.Remove:    with((*Session).remove),
 	protocol.Clear:     with((*Session).clear),
@@ -60,7 +59,6 @@ var handlers = map[string]handler{
 	protocol.Save:      with((*Session).save),
 	protocol.Set:       with((*Session).replaceOutput),
 	protocol.GetStatus: with((*Session).report),
-	protocol.Log:       with((*Session).log),
 	protocol.Terminate: with((*Session).terminate),
 }
 
@@ -78,7 +76,7 @@ func (s *Session) Handle(ctx context.Context, r protocol.Request) protocol.Answe
 	if err != nil {
 		result = nil
 	}
-	if r.Command != protocol.GetStatus && r.Command != protocol.Log && r.Command != protocol.Breaks {
+	if r.Command != protocol.GetStatus && r.Command != protocol.Breaks {
 		var arguments any
 		if len(r.Arguments) > 0 {
 			arguments = r.Arguments
@@ -100,14 +98,6 @@ func refuse(err error) protocol.Answer {
 }
 
 func (s *Session) addBreakpoint(_ context.Context, a protocol.BreakArguments) (any, error) {
-	return s.add(a, false)
-}
-
-func (s *Session) addWatch(_ context.Context, a protocol.BreakArguments) (any, error) {
-	return s.add(a, true)
-}
-
-func (s *Session) add(a protocol.BreakArguments, watch bool) (any, error) {
 	var condition *expr.Condition
 	if a.If != "" { // before the lock: it waits for an expression in progress
 		var err error
@@ -117,7 +107,7 @@ func (s *Session) add(a protocol.BreakArguments, watch bool) (any, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.newBreakpoint(a, watch)
+	b, err := s.newBreakpoint(a)
 	if err != nil {
 		return nil, err
 	}
@@ -347,11 +337,6 @@ func inputOf(source string) (name string, ok bool) {
 }
 
 func (s *Session) report(context.Context, noArguments) (any, error) { return s.Status(), nil }
-
-func (s *Session) log(_ context.Context, a protocol.LogArguments) (any, error) {
-	lines, err := ReadLines(s.Output, a.Lines)
-	return protocol.Lines{Lines: lines}, err
-}
 
 // mostLog limits how much of a log is read, in bytes.
 const mostLog = 1 << 20

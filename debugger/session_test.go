@@ -200,6 +200,11 @@ func TestNextOutStep(t *testing.T) {
 	if _, err := do[protocol.Status](r, protocol.Out, wait); !strings.Contains(err, "not inside another module") {
 		t.Errorf("out of prompt.embeds: %q", err)
 	}
+	for argument, want := range map[string]string{"numbers": "unknown field", "number": "cannot unmarshal string"} {
+		if _, err := do[any](r, protocol.Remove, map[string]string{argument: "3"}); !strings.Contains(err, want) {
+			t.Errorf("%s: %q, expected %s", argument, err, want)
+		}
+	}
 	r.goOn(protocol.Step, "transformer.block.layer@0")
 	r.goOn(protocol.Out, "transformer.block@0")
 	r.goOn(protocol.Step, "transformer.block.layer@1")
@@ -273,7 +278,7 @@ func TestConditions(t *testing.T) {
 	r := start(t, false)
 	must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "transformer.*", If: "out.max() > 9 and timestep < 900"})
 	must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "transformer.block", Negative: true, Step: pointer(0)})
-	must[protocol.Breakpoint](r, protocol.Watch, protocol.BreakArguments{Glob: "transformer.block.layer:q"})
+	must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "transformer.block.layer:q", Watch: true})
 	never := must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "transformer.blocks"})
 	s := must[protocol.Status](r, protocol.Continue, wait) // the model is loaded
 	if s.State != protocol.Starting || len(s.NeverHit) != 1 || s.NeverHit[0].Number != never.Number || len(s.NeverHit[0].Near) == 0 {
@@ -457,8 +462,8 @@ func TestTrace(t *testing.T) {
 
 func TestLog(t *testing.T) {
 	r := start(t, false)
-	if l := must[protocol.Lines](r, protocol.Log, protocol.LogArguments{Lines: 1}); len(l.Lines) != 1 || l.Lines[0] != "second" {
-		t.Errorf("%q", l.Lines)
+	if l, err := ReadLines(r.Session.Output, 1); err != nil || len(l) != 1 || l[0] != "second" {
+		t.Errorf("%q, %v", l, err)
 	}
 }
 

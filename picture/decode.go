@@ -84,12 +84,12 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 	sum := sha256.Sum256(data)
 	p := &Picture{
 		Image:  orient(opaque(img, format), orientation),
-		Alpha:  orientAlpha(AlphaOf(img), orientation),
 		Format: format,
 		SHA256: hex.EncodeToString(sum[:]),
 	}
-	if p.Alpha != nil {
-		p.Transparent = (*image.NRGBA)(orient((*image.RGBA)(transparent(img, format)), orientation))
+	if t := transparent(img, format); t != nil {
+		p.Transparent = (*image.NRGBA)(orient((*image.RGBA)(t), orientation))
+		p.Alpha = AlphaOf(p.Transparent)
 	}
 	return p, nil
 }
@@ -253,38 +253,8 @@ func orient(src *image.RGBA, orientation int) *image.RGBA {
 	if orientation == 1 {
 		return src
 	}
-	size, at := oriented(src.Rect.Dx(), src.Rect.Dy(), orientation)
-	dst := image.NewRGBA(size)
-	for y := range size.Dy() {
-		for x := range size.Dx() {
-			sx, sy := at(x, y)
-			copy(dst.Pix[y*dst.Stride+4*x:][:4], src.Pix[sy*src.Stride+4*sx:][:4])
-		}
-	}
-	return dst
-}
-
-// orientAlpha is orient for an alpha channel, or nil.
-func orientAlpha(src *image.Alpha, orientation int) *image.Alpha {
-	if orientation == 1 || src == nil {
-		return src
-	}
-	size, at := oriented(src.Rect.Dx(), src.Rect.Dy(), orientation)
-	dst := image.NewAlpha(size)
-	for y := range size.Dy() {
-		for x := range size.Dx() {
-			sx, sy := at(x, y)
-			dst.Pix[y*dst.Stride+x] = src.Pix[sy*src.Stride+sx]
-		}
-	}
-	return dst
-}
-
-// oriented returns the size of an image after an EXIF orientation, and a function that
-// returns the source of each of its pixels.
-func oriented(w, h, orientation int) (size image.Rectangle, at func(x, y int) (int, int)) {
-	at = map[int]func(x, y int) (int, int){
-		1: func(x, y int) (int, int) { return x, y },
+	w, h := src.Rect.Dx(), src.Rect.Dy()
+	at := map[int]func(x, y int) (int, int){ // the source of a pixel
 		2: func(x, y int) (int, int) { return w - 1 - x, y },
 		3: func(x, y int) (int, int) { return w - 1 - x, h - 1 - y },
 		4: func(x, y int) (int, int) { return x, h - 1 - y },
@@ -293,8 +263,16 @@ func oriented(w, h, orientation int) (size image.Rectangle, at func(x, y int) (i
 		7: func(x, y int) (int, int) { return w - 1 - y, h - 1 - x },
 		8: func(x, y int) (int, int) { return w - 1 - y, x },
 	}[orientation]
+	size := image.Rect(0, 0, w, h)
 	if orientation >= 5 {
-		return image.Rect(0, 0, h, w), at
+		size = image.Rect(0, 0, h, w)
 	}
-	return image.Rect(0, 0, w, h), at
+	dst := image.NewRGBA(size)
+	for y := range size.Dy() {
+		for x := range size.Dx() {
+			sx, sy := at(x, y)
+			copy(dst.Pix[y*dst.Stride+4*x:][:4], src.Pix[sy*src.Stride+4*sx:][:4])
+		}
+	}
+	return dst
 }

@@ -46,19 +46,9 @@ func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 			ci := full.COffset(x, y)
 			return convert(full.Y[full.YOffset(x, y)], full.Cb[ci], full.Cr[ci])
 		}
-	case *image.NYCbCrA, *image.NRGBA:
+	case *image.NYCbCrA, *image.NRGBA, *image.Paletted:
 		at := straight(src, format)
 		return func(x, y int) (r, g, b uint8) { return overWhite(at(x, y)) }
-	case *image.Paletted:
-		var palette [256][3]uint8 // an index beyond the palette is black, as in Pillow
-		for i, c := range m.Palette {
-			n := color.NRGBAModel.Convert(c).(color.NRGBA)
-			palette[i][0], palette[i][1], palette[i][2] = overWhite(n.R, n.G, n.B, n.A)
-		}
-		return func(x, y int) (r, g, b uint8) {
-			c := palette[m.ColorIndexAt(x, y)]
-			return c[0], c[1], c[2]
-		}
 	case *image.NRGBA64:
 		return func(x, y int) (r, g, b uint8) {
 			c := m.NRGBA64At(x, y)
@@ -176,40 +166,16 @@ func neighbours(i, n int) (near, far int) {
 // AlphaOf returns the alpha channel of an image, from 0, transparent, to 255, opaque. It starts at
 // 0, 0. AlphaOf returns nil if all of the image is opaque.
 func AlphaOf(img image.Image) *image.Alpha {
-	if m, ok := img.(interface{ Opaque() bool }); ok && m.Opaque() {
+	t := Transparent(img)
+	if t == nil {
 		return nil
 	}
-	r := img.Bounds()
-	alpha := image.NewAlpha(image.Rect(0, 0, r.Dx(), r.Dy()))
-	at := alphas(img)
-	least := uint8(255)
-	for y := range r.Dy() {
-		values := alpha.Pix[y*alpha.Stride:][:r.Dx()]
-		for x := range values {
-			values[x] = at(r.Min.X+x, r.Min.Y+y)
-			least = min(least, values[x])
+	alpha := image.NewAlpha(image.Rect(0, 0, t.Rect.Dx(), t.Rect.Dy()))
+	for y := range t.Rect.Dy() {
+		row := t.Pix[y*t.Stride:]
+		for x := range t.Rect.Dx() {
+			alpha.Pix[y*alpha.Stride+x] = row[4*x+3]
 		}
 	}
-	if least == 255 {
-		return nil
-	}
 	return alpha
-}
-
-// alphas returns a function that reads the alpha of a pixel of an image.
-func alphas(img image.Image) func(x, y int) uint8 {
-	switch m := img.(type) {
-	case *image.NRGBA:
-		return func(x, y int) uint8 { return m.Pix[m.PixOffset(x, y)+3] }
-	case *image.RGBA:
-		return func(x, y int) uint8 { return m.Pix[m.PixOffset(x, y)+3] }
-	case *image.NYCbCrA:
-		return func(x, y int) uint8 { return m.A[m.AOffset(x, y)] }
-	case *image.Alpha:
-		return func(x, y int) uint8 { return m.Pix[m.PixOffset(x, y)] }
-	}
-	return func(x, y int) uint8 {
-		_, _, _, a := img.At(x, y).RGBA()
-		return uint8((a + 128) / 257)
-	}
 }

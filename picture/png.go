@@ -62,12 +62,7 @@ func pngText(kind string, body []byte, wanted ...string) (keyword, text string, 
 	if !ok {
 		return "", "", nil
 	}
-	keyword = string(key)
-	found := false
-	for _, w := range wanted {
-		found = found || w == keyword
-	}
-	if !found {
+	if keyword = string(key); !slices.Contains(wanted, keyword) {
 		return "", "", nil
 	}
 	fail := func(format string, args ...any) (string, string, error) {

@@ -33,6 +33,6 @@ func (s *Server) mountAPIs() {
 	s.mux.Handle("/v1/", openai.New(kept, openai.Config{
 		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
 		LoRAs:   s.LoRAs,
-		MaxBody: s.MaxBody, MaxInputPixels: int64(api.InputPixels(s.MaxPixels)), BaseURL: s.BaseURL,
+		MaxBody: s.MaxBody, MaxInputPixels: api.InputPixels(s.MaxPixels), BaseURL: s.BaseURL,
 	}))
 }

@@ -35,7 +35,7 @@ func TestDebugTrace(t *testing.T) {
 	const table = `TIME          EVENT     SECONDS  DETAILS
 01:00:00.000  start     0.010    generate -p 'a b'
 01:00:01.500  break     0.000    breakpoint 1: m.*, if step > 1
-01:00:02.000  watch     0.000    watch 2: latents
+01:00:02.000  break     0.000    watch 2: latents
 01:00:03.000  watch     0.000    watch 2: latents@0 float32 [1]  min 0  max 1  mean 0.5  std 0  nan 1
 01:00:04.000  stop      0.000    stopped after m.a@2 (breakpoint 1, hit 1): float32 [2]
 01:00:01.600  continue  2.500    stopped
@@ -104,32 +104,31 @@ func TestDebugTraceJSON(t *testing.T) {
   "start_time": "2026-11-23T01:00:00Z",
   "end_time": "2026-11-23T01:00:09Z",
   "breakpoints": [
-    {"number": 1, "glob": "m.*", "condition": "step > 1"}
+    {"number": 1, "glob": "m.*", "condition": "step > 1"},
+    {"number": 2, "glob": "latents", "watch": true, "condition": null}
   ],
   "steps": [
-    {"step": 1, "step_type": "watch", "time": "2026-11-23T01:00:02Z", "duration": 0, "arguments": {"glob": "latents"},
-      "result": {"number": 2, "glob": "latents", "watch": true, "hits": 0}},
-    {"step": 2, "step_type": "watch", "time": "2026-11-23T01:00:03Z", "duration": 0, "result": {"number": 2, "name": "latents@0",
+    {"step": 1, "step_type": "watch", "time": "2026-11-23T01:00:03Z", "duration": 0, "result": {"number": 2, "name": "latents@0",
       "point": "output", "shape": [1], "dtype": "float32",
       "stats": {"min": 0, "max": 1, "mean": 0.5, "std": 0, "nan": 1, "inf": 0}, "preview": [0]}},
-    {"step": 3, "step_type": "continue", "time": "2026-11-23T01:00:04Z", "duration": 0, "name": "m.a@2", "reason": "breakpoint 1",
+    {"step": 2, "step_type": "continue", "time": "2026-11-23T01:00:04Z", "duration": 0, "name": "m.a@2", "reason": "breakpoint 1",
       "location": {"file": "m.go", "line": 7, "function": "F"},
       "code_context": {"before": [{"line": 6, "text": "a"}], "current": [{"line": 7, "text": "b"}],
         "after": [{"line": 8, "text": "c"}]},
       "call_stack": [{"name": "m", "class": "M"}],
       "variables": {"out": {"name": "out", "point": "output", "shape": [2], "dtype": "float32",
         "stats": {"min": "NaN", "max": 1, "mean": 0, "std": 0, "nan": 1, "inf": 0}, "preview": ["NaN", 1]}}},
-    {"step": 4, "step_type": "evaluation", "time": "2026-11-23T01:00:05Z", "duration": 0.1, "expression": "out[\"0\"] > 1",
+    {"step": 3, "step_type": "evaluation", "time": "2026-11-23T01:00:05Z", "duration": 0.1, "expression": "out[\"0\"] > 1",
       "error": "no key"},
-    {"step": 5, "step_type": "evaluation", "time": "2026-11-23T01:00:06Z", "duration": 0.1, "expression": "x = 1\nx",
+    {"step": 4, "step_type": "evaluation", "time": "2026-11-23T01:00:06Z", "duration": 0.1, "expression": "x = 1\nx",
       "output": ["printed"], "result": "1"},
-    {"step": 6, "step_type": "set", "time": "2026-11-23T01:00:07Z", "duration": 0, "arguments": {"source": "mine"},
+    {"step": 5, "step_type": "set", "time": "2026-11-23T01:00:07Z", "duration": 0, "arguments": {"source": "mine"},
       "result": {"name": "m.a@2", "source": "mine"}},
-    {"step": 7, "step_type": "out", "time": "2026-11-23T01:00:08Z", "duration": 0, "name": "m@2", "reason": "out"},
-    {"step": 8, "step_type": "end", "time": "2026-11-23T01:00:09Z", "duration": 0,
+    {"step": 6, "step_type": "out", "time": "2026-11-23T01:00:08Z", "duration": 0, "name": "m@2", "reason": "out"},
+    {"step": 7, "step_type": "end", "time": "2026-11-23T01:00:09Z", "duration": 0,
       "result": {"session": "1", "state": "failed", "error": "no space"}, "error": "no space"}
   ],
-  "total_steps": 8
+  "total_steps": 7
 }`
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, []byte(want)); err != nil {

@@ -53,7 +53,6 @@ const (
 	Breaks    = "breaks"    // Breakpoints
 	Remove    = "remove"    // RemoveArguments, Removed
 	Clear     = "clear"     // Removed
-	Watch     = "watch"     // BreakArguments, Breakpoint
 	Continue  = "continue"  // ResumeArguments, Status
 	Next      = "next"      // ResumeArguments, Status
 	Out       = "out"       // ResumeArguments, Status
@@ -65,7 +64,6 @@ const (
 	Save      = "save"      // SaveArguments, Saved
 	Set       = "set"       // SetArguments, Replaced
 	GetStatus = "status"    // Status
-	Log       = "log"       // LogArguments, Lines
 	Terminate = "terminate" // Status
 )
 
@@ -82,8 +80,7 @@ const (
 	Terminated = "terminated" // a command ended the run
 )
 
-// BreakArguments describe a breakpoint, or with the command Watch tensors whose statistics are
-// reported without a stop.
+// BreakArguments describe a breakpoint.
 type BreakArguments struct {
 	Glob     string `json:"glob,omitempty"` // of the tensor's name, as of --debug-save
 	Step     *int   `json:"step,omitempty"`
@@ -95,14 +92,14 @@ type BreakArguments struct {
 	Differs  bool   `json:"differs,omitempty"`  // stop where a replay finds a tensor wrong by itself
 	File     string `json:"file,omitempty"`     // of the reference's sessions: a line of a Python file
 	Line     int    `json:"line,omitempty"`
+	Watch    bool   `json:"watch,omitempty"` // report the tensors' statistics instead of stopping
 }
 
 // A Breakpoint is one that is set, or a watch.
 type Breakpoint struct {
 	Number int `json:"number"`
 	BreakArguments
-	Watch bool `json:"watch,omitempty"`
-	Hits  int  `json:"hits"` // matches so far
+	Hits int `json:"hits"` // matches so far
 	// Near are names of tensors that are like the glob, which no tensor of the run has matched.
 	Near []string `json:"near,omitempty"`
 }
@@ -263,14 +260,4 @@ type SetArguments struct {
 type Replaced struct {
 	Name   string `json:"name"`
 	Source string `json:"source"`
-}
-
-// LogArguments limit the lines of Log.
-type LogArguments struct {
-	Lines int `json:"lines,omitempty"` // 0 is all
-}
-
-// Lines are those that a run has printed.
-type Lines struct {
-	Lines []string `json:"lines"`
 }

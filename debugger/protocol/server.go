@@ -244,7 +244,13 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 // parseRequest parses a line from a client.
 func parseRequest(line []byte) (Request, error) {
 	var r Request
-	if err := parseStrictly(line, &r); err != nil {
+	err := checkpoint.ParseJSON(line, new(json.RawMessage)) // whose arguments have no duplicate keys either
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(line))
+		d.DisallowUnknownFields()
+		err = d.Decode(&r)
+	}
+	if err != nil {
 		return Request{}, err
 	}
 	if r.Command == "" {
@@ -257,28 +263,6 @@ func parseRequest(line []byte) (Request, error) {
 		return Request{}, errors.New("expected an object of arguments")
 	}
 	return r, nil
-}
-
-// parseStrictly parses JSON, whose keys must be fields of v.
-func parseStrictly(data []byte, v any) error {
-	if err := checkpoint.ParseJSON(data, new(json.RawMessage)); err != nil {
-		return err
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
-}
-
-// Decode decodes the arguments of a request into a pointer to one of the argument
-// types. Unknown arguments are an error. Without arguments v does not change.
-func (r Request) Decode(v any) error {
-	if len(r.Arguments) == 0 {
-		return nil
-	}
-	if err := parseStrictly(r.Arguments, v); err != nil {
-		return fmt.Errorf("%s: invalid arguments: %w", r.Command, err)
-	}
-	return nil
 }
 
 // Accepted returns the answer with a result.

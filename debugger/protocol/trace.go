@@ -21,12 +21,13 @@ import (
 // Events of traces that are not commands.
 const (
 	EventStart = "start" // the arguments are the words of the command
+	EventWatch = "watch" // the result is a Watched
 	EventStop  = "stop"  // the result is a TracedStop
 	EventEnd   = "end"   // the result is a Status
 )
 
 // A TraceLine is a line of a session's trace, the file traces/debug_TIME.jsonl in a log tree. It is
-// about a command, a stop, or a watched tensor (the event watch, without arguments).
+// about a command, a stop, or a watched tensor.
 type TraceLine struct {
 	Time      string          `json:"time"` // RFC 3339
 	Event     string          `json:"event"`
@@ -122,28 +123,24 @@ func FindTrace(t *runs.Tree, time string) (TraceFile, error) {
 	if len(all) == 0 {
 		return TraceFile{}, fmt.Errorf("%w in %s (gomflux debug start begins a session)", ErrNoTrace, filepath.Join(t.Root, TraceFolder))
 	}
-	if time == "" {
-		return all[0], nil
-	}
 	prefix := runs.CompactTime(time)
-	var found, names []string
-	var last TraceFile
-	for _, f := range all {
-		if len(names) < 3 {
-			names = append(names, f.Time)
-		}
-		if strings.HasPrefix(f.Time, prefix) {
-			found, last = append(found, f.Time), f
-		}
+	found := slices.DeleteFunc(slices.Clone(all), func(f TraceFile) bool { return !strings.HasPrefix(f.Time, prefix) })
+	switch {
+	case time == "" || len(found) == 1:
+		return found[0], nil
+	case len(found) == 0:
+		return TraceFile{}, fmt.Errorf("%w of %s (the newest are %s)", ErrNoTrace, time, newest(all))
 	}
-	switch len(found) {
-	case 0:
-		return TraceFile{}, fmt.Errorf("%w of %s (the newest are %s)", ErrNoTrace, time, strings.Join(names, ", "))
-	case 1:
-		return last, nil
+	return TraceFile{}, fmt.Errorf("%w %s alone: %d begin like this: %s", ErrNoTrace, time, len(found), newest(found))
+}
+
+// newest names up to 3 traces.
+func newest(all []TraceFile) string {
+	var names []string
+	for _, f := range all[:min(3, len(all))] {
+		names = append(names, f.Time)
 	}
-	return TraceFile{}, fmt.Errorf("%w %s alone: %d begin like this: %s", ErrNoTrace, time, len(found),
-		strings.Join(found[:min(3, len(found))], ", "))
+	return strings.Join(names, ", ")
 }
 
 // Read calls each for the lines of the trace in their order. Lines that are damaged, such as the

@@ -259,9 +259,6 @@ func parseIndex(data []byte) (map[string]string, error) {
 			return nil
 		})
 	})
-	if err == nil {
-		err = s.end()
-	}
 	if err != nil {
 		return nil, atLine(data, err)
 	}

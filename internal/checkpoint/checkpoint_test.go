@@ -148,7 +148,7 @@ func TestOpenCheckpointIndex(t *testing.T) {
 		{"total_size is not trusted", []byte(`{"weight_map":` + good + `,"metadata":{"total_size":-1e300}}`), nil},
 		{"unknown keys", []byte(`{"x":[{"y":null}],"weight_map":` + good + `}`), nil},
 
-		{"empty", nil, []string{"line 1: expected an object, found the end of the text"}},
+		{"empty", nil, []string{"line 1: unexpected end of JSON input"}},
 		{"null", []byte(`null`), []string{"expected an object, found null"}},
 		{"array", []byte(`[]`), []string{"expected an object, found an array"}},
 		{"no map", []byte(`{"metadata":{}}`), []string{"weight_map is missing or empty"}},
@@ -160,8 +160,8 @@ func TestOpenCheckpointIndex(t *testing.T) {
 		{"metadata twice", []byte(`{"metadata":{},"metadata":{}}`), []string{`duplicate key "metadata"`}},
 		{"tensor twice", index("{\"a\":\"1.safetensors\",\n\"a\":\"1.safetensors\"}"), []string{`line 2: duplicate key "a"`}},
 		{"shard is a number", index(`{"a":1}`), []string{"expected a string, found a number"}},
-		{"text after", append(index(good), "x"...), []string{"found 'x' after it"}},
-		{"deep", []byte(`{"metadata":` + strings.Repeat("[", 1000)), []string{"nested deeper than 500"}},
+		{"text after", append(index(good), "x"...), []string{"invalid character 'x' after top-level value"}},
+		{"deep", []byte(`{"metadata":` + strings.Repeat("[", 100_000)), []string{"exceeded max depth"}},
 		{"not UTF-8", []byte("{\"a\":\"\xff\"}"), []string{"not UTF-8"}},
 
 		{"parent folder", index(`{"a":"../1.safetensors"}`), []string{`tensor "a": shard name "../1.safetensors": must be the name`}},

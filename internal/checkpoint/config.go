@@ -40,9 +40,6 @@ func ParseJSON(data []byte, v any) error {
 	if err := s.skip(); err != nil {
 		return atLine(data, err)
 	}
-	if err := s.end(); err != nil {
-		return atLine(data, err)
-	}
 	err = json.Unmarshal(data, v)
 	var typeErr *json.UnmarshalTypeError
 	if errors.As(err, &typeErr) {

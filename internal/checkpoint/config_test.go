@@ -26,12 +26,12 @@ func TestReadJSON(t *testing.T) {
 		{"byte order mark", "\ufeff" + good, ""},
 		{"line ends of Windows", strings.ReplaceAll(good, "\n", "\r\n"), ""},
 		{"UTF-16", "\xff\xfe" + strings.Join(strings.Split(good, ""), "\x00") + "\x00", ""},
-		{"empty", "", "line 1: expected a value, found the end of the text"},
+		{"empty", "", "line 1: unexpected end of JSON input"},
 		{"null", " null", "expected an object, found null"},
-		{"two values", "{}\n{}", "line 2: expected one JSON value, found an object after it"},
-		{"truncated", "{\n\"dim\": 3,\n", "line 3: expected a string, found the end of the text"},
-		{"comma at the end", "{\"dim\": 3,\n}", "line 2: expected a string, found '}'"},
-		{"comment", "{\n// x\n}", "line 2: expected a string, found '/'"},
+		{"two values", "{}\n{}", "line 2: invalid character '{' after top-level value"},
+		{"truncated", "{\n\"dim\": 3,\n", "line 2: unexpected end of JSON input"},
+		{"comma at the end", "{\"dim\": 3,\n}", "line 2: invalid character '}'"},
+		{"comment", "{\n// x\n}", "line 2: invalid character '/'"},
 		{"a byte too few", "\xff\xfe{\x00}", "is not valid UTF-16: expected an even number of bytes, found 5"},
 		{"NaN", "{\"eps\":\nNaN}", "line 2: NaN and Infinity are not JSON"},
 		{"minus infinity", "{\"eps\": -Infinity}", "line 1: NaN and Infinity are not JSON"},
@@ -42,9 +42,9 @@ func TestReadJSON(t *testing.T) {
 		{"wrong type within", "{\"nested\":\n{\"heads\": 3}}", `line 2: key "nested.heads": expected []int, found number`},
 		{"fraction for int", "{\"dim\": 3.5}", `key "dim": expected int, found number 3.5`},
 		{"array", "[]", "expected checkpoint.config, found array"},
-		{"bad word", "{\"dim\": nul}", "expected a value, found 'n'"},
-		{"invalid number", "{\"dim\": 1.}", "invalid number"},
-		{"deep", strings.Repeat("[", 100_000), "nested deeper than 500 levels"},
+		{"bad word", "{\"dim\": nul}", "in literal null"},
+		{"invalid number", "{\"dim\": 1.}", "in numeric literal"},
+		{"deep", strings.Repeat("[", 100_000), "exceeded max depth"},
 		{"too large", `{"x":"` + strings.Repeat("x", maxConfig) + `"}`, "is too large"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func FuzzReadJSON(f *testing.F) {
 		err := ReadJSON(fstest.MapFS{"c": {Data: data}}, "c", &got)
 		if err != nil {
 			// What is refused is not JSON, or for a reason that JSON does not have.
-			for _, reason := range []string{"duplicate key", "not UTF-8", `invalid \u escape`, "found null", "nested deeper",
+			for _, reason := range []string{"duplicate key", "not UTF-8", `invalid \u escape`, "found null", "max depth",
 				"expected float64, found number"} {
 				if strings.Contains(err.Error(), reason) {
 					return

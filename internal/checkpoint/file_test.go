@@ -285,7 +285,7 @@ func TestErrorsNameTheFile(t *testing.T) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v does not wrap the cause", err)
 	}
-	wantError(t, ReadJSON(sub, "bad.json", new(any)), at("bad.json")+"line 3: expected ':', found a number")
+	wantError(t, ReadJSON(sub, "bad.json", new(any)), at("bad.json")+"line 3: invalid character '1' after object key")
 	wantError(t, ReadJSON(sub, "none.json", new(any)), at("none.json")+"no such file or directory")
 	_, err = ReadFile(sub, "none.json", 10)
 	wantError(t, err, at("none.json")+"no such file or directory")

@@ -152,10 +152,7 @@ func (h *Header) parse(text []byte) error {
 		h.Names = append(h.Names, key)
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return s.end()
+	return err
 }
 
 func (h *Header) parseMetadata(s *scanner) error {

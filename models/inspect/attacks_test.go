@@ -118,8 +118,8 @@ func attacks(t *testing.T) map[string]attack {
 		all[fmt.Sprintf("%s: %.40s", c.file, c.new)] = attack{file: c.file, want: c.want, change: replaced(c.file, c.old, c.new)}
 	}
 	deep := strings.Repeat(`{"a":`, 100_000) + "1" + strings.Repeat("}", 100_000)
-	all["deep config"] = attack{file: vaeConfig, want: "nested deeper than 500 levels", change: put(vaeConfig, deep)}
-	all["deep index"] = attack{file: "model_index.json", want: "nested deeper than 500 levels", change: put("model_index.json", deep)}
+	all["deep config"] = attack{file: vaeConfig, want: "max depth", change: put(vaeConfig, deep)}
+	all["deep index"] = attack{file: "model_index.json", want: "max depth", change: put("model_index.json", deep)}
 	all["deep tokenizer"] = attack{file: "tokenizer/tokenizer.json", change: put("tokenizer/tokenizer.json", deep)}
 	all["large config"] = attack{file: vaeConfig, want: "is too large", change: sparse(vaeConfig, 1<<40)}
 	all["large index of shards"] = attack{file: transformerIndex, want: "is too large", change: sparse(transformerIndex, 1<<40)}

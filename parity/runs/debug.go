@@ -97,7 +97,7 @@ var ErrExit = errors.New("ended as requested")
 // begins. Like the operations of package mlx it must run on the MLX thread, and ends the job if it
 // fails.
 func Save(name string, x *mlx.Array, options ...Option) {
-	if err := save(name, x); err != nil {
+	if _, err := SaveAs(name, x, UserCode()); err != nil {
 		mlx.Throw(err)
 	}
 	for _, o := range options {
@@ -105,19 +105,6 @@ func Save(name string, x *mlx.Array, options ...Option) {
 			mlx.Throw(fmt.Errorf("%w after %s was saved", ErrExit, name))
 		}
 	}
-}
-
-func save(name string, x *mlx.Array) error {
-	r, err := theRun()
-	if err != nil {
-		return err
-	}
-	t, err := FromArray(name, x)
-	if err != nil {
-		return err
-	}
-	_, err = r.Save(t, UserCode())
-	return err
 }
 
 // SaveAs saves an array as [Save] does, with the place where it was computed, and returns the file.
@@ -160,7 +147,7 @@ func StopAtCheckpoints(f func(name string, variables map[string]any, at Location
 
 // Checkpoint writes the values of variables to a JSON file; see [Run.Checkpoint]. Arrays of MLX are
 // written as tensors. Under the debugger it then stops the run, except with [Skip]. Like Save it
-// must run on the MLX thread, and ends the job if it fails; a checkpoint too many is only a warning.
+// must run on the MLX thread, and ends the job if it fails.
 func Checkpoint(name string, variables, metadata map[string]any, options ...Option) {
 	r, err := theRun()
 	values := map[string]any{}
@@ -172,7 +159,6 @@ func Checkpoint(name string, variables, metadata map[string]any, options ...Opti
 	}
 	if err == nil {
 		_, err = r.Checkpoint(name, values, metadata, UserCode())
-		err = r.tolerate(err)
 	}
 	if err == nil && stopAt != nil && !slices.Contains(options, Skip) {
 		err = stopAt(name, variables, UserCode())
@@ -180,34 +166,6 @@ func Checkpoint(name string, variables, metadata map[string]any, options ...Opti
 	if err != nil {
 		mlx.Throw(err)
 	}
-}
-
-// List lists the tensors of both sides' latest runs.
-func List() ([]Entry, error) {
-	t, err := theTree()
-	if err != nil {
-		return nil, err
-	}
-	return t.List()
-}
-
-// Info describes a saved tensor; see [Tree.Find].
-func Info(name string) (Entry, error) {
-	t, err := theTree()
-	if err != nil {
-		return Entry{}, err
-	}
-	return t.Find(name)
-}
-
-// Clear removes tensors with the given names from gomflux's latest run; without names, all.
-func Clear(names ...string) error {
-	t, err := theTree()
-	if err != nil {
-		return err
-	}
-	_, _, err = t.Clear([]string{Gomflux}, names)
-	return err
 }
 
 const module = "github.com/gomflux/gomflux/"

@@ -194,15 +194,6 @@ type File struct {
 	Size int64
 }
 
-// Clear removes what Clearable lists, and returns the number of files and their bytes.
-func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) {
-	all, err := t.Clearable(sides, names)
-	if err != nil {
-		return 0, 0, err
-	}
-	return RemoveFiles(all)
-}
-
 // RemoveFiles removes files, and returns how many and their bytes. Missing files are no error.
 func RemoveFiles(all []File) (files int, bytes int64, err error) {
 	for _, f := range all {

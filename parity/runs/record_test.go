@@ -2,7 +2,6 @@ package runs_test
 
 import (
 	"encoding/json"
-	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -180,24 +179,5 @@ func TestRecordFails(t *testing.T) {
 	check("root", request, tree, warnings, nil)
 	if _, err := runs.NewSession(tree, saving); err == nil {
 		t.Error("a run began in a file")
-	}
-}
-
-func TestCheckpointLimit(t *testing.T) {
-	tree, warnings := open(t)
-	r := start(t, tree)
-	defer r.Close()
-	write := func() error {
-		_, err := r.Checkpoint("x", map[string]any{"x": tensor(t, "x", 1)}, nil, runs.Location{})
-		return err
-	}
-	for _, c := range []struct {
-		there, warnings int
-		err             error
-	}{{0, 0, nil}, {998, 0, nil}, {999, 1, nil}, {1000, 1, nil}, {9999, 1, nil}, {10000, 1, runs.ErrCheckpoints}} {
-		r.SetCheckpoints(c.there)
-		if err := write(); !errors.Is(err, c.err) || len(*warnings) != c.warnings {
-			t.Errorf("with %d: %v, warnings %q", c.there, err, *warnings)
-		}
 	}
 }

@@ -52,8 +52,7 @@ type Run struct {
 	output   *os.File // OutputFile
 	unlock   func()
 
-	checkpoints int  // files
-	refused     bool // a warning about too many checkpoints was printed
+	checkpoints int // files
 }
 
 // Saved returns how many tensors the run has saved.
@@ -283,27 +282,11 @@ type (
 	}
 )
 
-// Limits of the number of checkpoint files in a run.
-const (
-	warnCheckpoints = 1_000
-	maxCheckpoints  = 10_000
-)
-
-// ErrCheckpoints is wrapped by errors about a run that has as many checkpoint files as it may have.
-var ErrCheckpoints = errors.New("too many checkpoint files")
-
 // Checkpoint writes the values of variables at a place of the program to
 // checkpoints/checkpoint_NAME_hit001.json, where the number counts the calls, and returns the
-// file. Of tensors (*checkpoint.Array or [Record]) it writes shape, dtype, statistics and first
-// values; everything else is written in full. A run that has 10000 such files gets no more.
+// file. Of tensors (*checkpoint.Array) it writes shape, dtype, statistics and first values;
+// everything else is written in full.
 func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Location) (string, error) {
-	switch n := r.checkpoints; {
-	case n >= maxCheckpoints:
-		return "", fmt.Errorf("checkpoint %s: %w: %s has %d (--debug-stats writes statistics to one file)", name, ErrCheckpoints, r.Dir, n)
-	case n+1 == warnCheckpoints:
-		r.Tree.warn("%s has %d checkpoint files, and gets at most %d (--debug-stats writes statistics to one file)",
-			r.Dir, n, maxCheckpoints)
-	}
 	if err := r.Tree.room(r.size, 0); err != nil {
 		return "", fmt.Errorf("checkpoint %s: %w", name, err)
 	}
@@ -315,17 +298,11 @@ func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Loc
 	}
 	c.Location.File = filepath.Base(at.File)
 	for name, v := range variables {
-		var rec Record
-		switch v := v.(type) {
-		case Record:
-			rec = v
-		case *checkpoint.Array:
-			rec = record(v, 1, at)
-		default:
-			c.Variables[name] = plainVariable{fmt.Sprintf("%T", v), v}
-			continue
+		c.Variables[name] = plainVariable{fmt.Sprintf("%T", v), v}
+		if tensor, ok := v.(*checkpoint.Array); ok {
+			rec := record(tensor, 1, at)
+			c.Variables[name] = tensorVariable{"mlx.core.array", rec.Shape, "mlx.core." + rec.Dtype, rec.Preview, rec.Stats}
 		}
-		c.Variables[name] = tensorVariable{"mlx.core.array", rec.Shape, "mlx.core." + rec.Dtype, rec.Preview, rec.Stats}
 	}
 	file := filepath.Join("checkpoints", fmt.Sprintf("checkpoint_%s_hit%03d.json", fileName(name), c.HitCount))
 	if err := r.write(file, c); err != nil {
@@ -337,18 +314,6 @@ func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Loc
 		r.size += info.Size()
 	}
 	return path, nil
-}
-
-// tolerate warns of the first checkpoint that is too many. It returns any other error.
-func (r *Run) tolerate(err error) error {
-	if !errors.Is(err, ErrCheckpoints) {
-		return err
-	}
-	if !r.refused {
-		r.refused = true
-		r.Tree.warn("no more checkpoints are written: %v", err)
-	}
-	return nil
 }
 
 // Context reads the lines around a place, or returns nil without the source file.

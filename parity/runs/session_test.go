@@ -463,7 +463,11 @@ func TestProcess(t *testing.T) {
 	if !errors.Is(err, runs.ErrExit) || !strings.Contains(err.Error(), "after last was saved") {
 		t.Errorf("found %v", err)
 	}
-	e, err := runs.Info("q")
+	tree, err := runs.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := tree.Find("q")
 	if err != nil || e.Record.Location.Function != "TestProcess.func1" || filepath.Base(e.Record.Location.File) != "session_test.go" ||
 		e.Dtype != checkpoint.BF16 {
 		t.Errorf("found %+v, %v", e.Record, err)
@@ -471,18 +475,12 @@ func TestProcess(t *testing.T) {
 	if err := mlxtest.Try(func() { runs.Load("qq") }); !errors.Is(err, runs.ErrNotFound) || !strings.Contains(err.Error(), "similar: q") {
 		t.Errorf("found %v", err)
 	}
-	if all, err := runs.List(); err != nil || len(all) != 2 {
+	if all, err := tree.List(); err != nil || len(all) != 2 {
 		t.Errorf("%d tensors, %v", len(all), err)
 	}
 	text, err := os.ReadFile(filepath.Join(os.Getenv("GOMFLUX_LOG_DIR"), "runs/latest/gomflux/checkpoints/checkpoint_here_hit001.json"))
 	if err != nil || !strings.Contains(string(text), `runs.Checkpoint(\"here\"`) ||
 		!strings.Contains(string(text), `"mlx.core.bfloat16"`) {
 		t.Errorf("%s, %v", text, err)
-	}
-	if err := runs.Clear("q"); err != nil {
-		t.Error(err)
-	}
-	if _, err := runs.Info("q"); err == nil {
-		t.Error("q is still there")
 	}
 }

@@ -272,16 +272,16 @@ func TestBothSides(t *testing.T) {
 		t.Errorf("found %v, %v, expected the reference's 3", x, err)
 	}
 
-	if _, _, err := tree.Clear(runs.Sides, []string{"sigmas"}); err == nil || !strings.Contains(err.Error(), "with 2 other names") {
+	if _, _, err := clear(tree, runs.Sides, []string{"sigmas"}); err == nil || !strings.Contains(err.Error(), "with 2 other names") {
 		t.Errorf("cleared one of two: %v", err)
 	}
-	if _, _, err := tree.Clear([]string{runs.Gomflux}, []string{"old"}); !errors.Is(err, runs.ErrNotFound) {
+	if _, _, err := clear(tree, []string{runs.Gomflux}, []string{"old"}); !errors.Is(err, runs.ErrNotFound) {
 		t.Errorf("cleared what is on the other side: %v", err)
 	}
-	if n, bytes, err := tree.Clear(runs.Sides, []string{"old"}); n != 1 || bytes < 100 || err != nil {
+	if n, bytes, err := clear(tree, runs.Sides, []string{"old"}); n != 1 || bytes < 100 || err != nil {
 		t.Errorf("cleared %d files, %d bytes, %v", n, bytes, err)
 	}
-	if n, _, err := tree.Clear(runs.Sides, nil); n != 1 || err != nil {
+	if n, _, err := clear(tree, runs.Sides, nil); n != 1 || err != nil {
 		t.Errorf("cleared %d files, %v", n, err)
 	}
 	if all, err := tree.List(); err != nil || len(all) != 0 {
@@ -349,6 +349,14 @@ func TestOpen(t *testing.T) {
 	if _, err := runs.Open(""); err == nil || !strings.Contains(err.Error(), "GOMFLUX_LOG_WARN=1 GB: expected a number of bytes") {
 		t.Errorf("found %v", err)
 	}
+}
+
+func clear(tree *runs.Tree, sides, names []string) (files int, bytes int64, err error) {
+	all, err := tree.Clearable(sides, names)
+	if err != nil {
+		return 0, 0, err
+	}
+	return runs.RemoveFiles(all)
 }
 
 // TestCheckpoint runs the jq examples of mflux's debugger on checkpoints.

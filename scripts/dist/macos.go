@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"debug/macho"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -234,9 +233,9 @@ func macRequires(stage string) (newest macos.Version, err error) {
 	return newest, err
 }
 
-// macLibraries packs what an archive for macOS has of MLX, on any system, and returns a list
-// of it. libmlxc and the program are missing: they have to be built on a Mac.
-func macLibraries(out string) (list string, err error) {
+// macLibraries packs what an archive for macOS has of MLX, on any system, and returns the archive's
+// path. libmlxc and the program are missing: they have to be built on a Mac.
+func macLibraries(out string) (path string, err error) {
 	stage, err := os.MkdirTemp("", "gomflux-dist-")
 	if err != nil {
 		return "", err
@@ -246,54 +245,5 @@ func macLibraries(out string) (list string, err error) {
 	if err := copyMacLibraries(lib, setupMacOS, ""); err != nil {
 		return "", err
 	}
-	when, err := commitTime()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(out, "gomflux-darwin-arm64-libraries.tar.gz")
-	if err := os.MkdirAll(out, 0o777); err != nil {
-		return "", err
-	}
-	if err := pack(path, stage, "gomflux-darwin-arm64-libraries", when); err != nil {
-		return "", err
-	}
-	if err := writeSum(path); err != nil {
-		return "", err
-	}
-	return listMac(path, stage)
-}
-
-// listMac lists the files below stage, what a whole archive has besides, and the size.
-func listMac(archive, stage string) (string, error) {
-	var text strings.Builder
-	var missing []string
-	err := filepath.WalkDir(stage, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(stage, path)
-		if d.Name() == "libmlx.dylib" {
-			dir := filepath.Dir(filepath.Dir(filepath.Dir(rel)))
-			v, err2 := macos.Minimum(path)
-			missing = append(missing, filepath.Join(dir, "libmlxc.dylib"))
-			fmt.Fprintf(&text, "%11d  %s (macOS %v and newer)\n", info.Size(), rel, v)
-			return errors.Join(err, err2)
-		}
-		fmt.Fprintf(&text, "%11d  %s\n", info.Size(), rel)
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	info, err := os.Stat(archive)
-	if err != nil {
-		return "", err
-	}
-	fmt.Fprintf(&text, "not in it, since only a Mac builds them: gomflux, %s\n", strings.Join(missing, ", "))
-	fmt.Fprintf(&text, "%11d  %s", info.Size(), archive)
-	return text.String(), nil
+	return archive(out, stage, "gomflux-darwin-arm64-libraries")
 }

@@ -30,7 +30,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("dist: ")
 	out := flag.String("o", "dist", "the `folder` to write to")
-	libraries := flag.Bool("mac-libraries", false, "pack only MLX's libraries of an archive for macOS, on any system, and list them")
+	libraries := flag.Bool("mac-libraries", false, "pack only MLX's libraries of an archive for macOS, on any system")
 	flag.Parse()
 	make := dist
 	if *libraries {
@@ -81,16 +81,19 @@ func dist(out string) (string, error) {
 	if err := writeReadme(stage, version); err != nil {
 		return "", err
 	}
+	return archive(out, stage, fmt.Sprintf("gomflux-%s-%s-%s", version, runtime.GOOS, runtime.GOARCH))
+}
 
+// archive packs a folder under a name, writes the checksum, and returns the archive's path.
+func archive(out, stage, name string) (path string, err error) {
 	when, err := commitTime()
 	if err != nil {
 		return "", err
 	}
-	name := fmt.Sprintf("gomflux-%s-%s-%s", version, runtime.GOOS, runtime.GOARCH)
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return "", err
 	}
-	path := filepath.Join(out, name+".tar.gz")
+	path = filepath.Join(out, name+".tar.gz")
 	if err := pack(path, stage, name, when); err != nil {
 		return "", err
 	}

@@ -40,7 +40,7 @@ func newLoad(o options, s *server) *load {
 
 // run runs the parts one after the other.
 func (l *load) run(ctx context.Context) (*report, error) {
-	parts := []func(context.Context) error{l.load, l.cancel, l.kill}
+	parts := []func(context.Context) error{l.load, l.cancel}
 	if l.jobs > 0 {
 		parts = []func(context.Context) error{l.soak}
 	}

@@ -3,14 +3,13 @@
 //	go run ./scripts/serveload [flags]
 //
 // It starts gomflux serve with the built-in model, or uses a server that runs (-url). Its clients,
-// each with a token of its own, use all APIs by turns, in four parts:
+// each with a token of its own, use all APIs by turns, in three parts:
 //
 //   - load: clients that always have a job. One in sixteen is greedy and has several. All images
 //     must be there once, with the prompt and the seed of their request. No client may get more than
 //     the others, and the server's memory may not grow.
 //   - cancel: jobs are canceled at random moments, with DELETE or by closing the connection, while
 //     others go on.
-//   - kill: processes with clients are killed, while other clients go on.
 //   - stop: the server gets SIGTERM while all clients wait. Each must be answered, and the server
 //     must exit with 0. This is left out with -url.
 //
@@ -43,7 +42,6 @@ type options struct {
 	clients   int
 	duration  time.Duration
 	cancels   int
-	kills     int
 	steps     int
 	size      int
 	seed      uint64
@@ -57,9 +55,6 @@ type options struct {
 }
 
 func main() {
-	if childMain() {
-		return
-	}
 	var o options
 	flag.StringVar(&o.program, "program", "bin/gomflux", "the `file` to start, as make build makes it")
 	flag.StringVar(&o.url, "url", "", "`URL` of a server that runs, instead of starting one")
@@ -67,7 +62,6 @@ func main() {
 	flag.IntVar(&o.clients, "clients", 64, "number of clients")
 	flag.DurationVar(&o.duration, "duration", 10*time.Minute, "time of the first part")
 	flag.IntVar(&o.cancels, "cancels", 1000, "number of jobs that are canceled")
-	flag.IntVar(&o.kills, "kills", 20, "number of processes that are killed")
 	flag.IntVar(&o.steps, "steps", 2, "denoising steps of most images")
 	flag.IntVar(&o.size, "size", 64, "height and width of images in pixels")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of what is random")

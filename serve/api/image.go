@@ -31,9 +31,14 @@ func (e *SizeError) Error() string {
 		e.Width, e.Height, e.Left)
 }
 
+// decoding limits the images that are decoded at the same time, by whichever API, since they are large.
+var decoding = make(chan struct{}, 2)
+
 // DecodeImage decodes an image file with at most *left pixels, from which it subtracts those of the
 // image. Larger ones are a [*SizeError], which is found before the pixels are decoded.
 func DecodeImage(data []byte, left *int) (*picture.Picture, error) {
+	decoding <- struct{}{}
+	defer func() { <-decoding }()
 	// the decoders of package picture are registered; it has better errors
 	if c, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil {
 		if int64(c.Width)*int64(c.Height) > int64(*left) {

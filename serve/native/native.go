@@ -49,10 +49,9 @@ type Config struct {
 // An API is the HTTP interface.
 type API struct {
 	Config
-	engine   anyEngine
-	mux      *http.ServeMux
-	decoding chan struct{} // limits the images that are decoded at the same time, since they are large
-	storing  sync.WaitGroup
+	engine  anyEngine
+	mux     *http.ServeMux
+	storing sync.WaitGroup
 
 	mu   sync.Mutex
 	jobs map[string]*record // by id
@@ -112,7 +111,7 @@ func New[J Job](e Engine[J], c Config) *API {
 	}
 	c.Log = cmp.Or(c.Log, slog.Default())
 	a := &API{
-		Config: c, engine: adapted[J]{e}, mux: http.NewServeMux(), decoding: make(chan struct{}, 2), jobs: map[string]*record{},
+		Config: c, engine: adapted[J]{e}, mux: http.NewServeMux(), jobs: map[string]*record{},
 		submitted: make(chan struct{}), over: make(chan struct{}),
 	}
 	methods := map[string][]string{}

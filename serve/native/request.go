@@ -2,7 +2,6 @@ package native
 
 import (
 	"cmp"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -182,7 +181,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 			return q, badRequest("prompt: %v", err)
 		}
 	}
-	if err = a.decodeAll(r.Context(), j, &q); err == nil {
+	if err = a.decodeAll(j, &q); err == nil {
 		err = api.CheckMask(&q.Options, api.InputPixels(a.MaxPixels))
 	}
 	return q, err
@@ -201,16 +200,7 @@ func (j *jsonRequest) inpaint() gomflux.InpaintOptions {
 }
 
 // decodeAll adds the images of a request to that for the engine.
-func (a *API) decodeAll(ctx context.Context, j jsonRequest, q *engine.Request) error {
-	if j.Image == nil && j.Mask == nil && len(j.References) == 0 {
-		return nil
-	}
-	select {
-	case a.decoding <- struct{}{}:
-		defer func() { <-a.decoding }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+func (a *API) decodeAll(j jsonRequest, q *engine.Request) error {
 	pixels := api.InputPixels(a.MaxPixels) // left
 	if j.Image != nil {
 		img, source, err := decode("image", "image", *j.Image, &pixels)

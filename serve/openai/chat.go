@@ -68,9 +68,7 @@ type chatUsage struct {
 
 // chat answers a conversation. The job is canceled when the client goes away.
 func (h *Handler) chat(w http.ResponseWriter, r *http.Request) {
-	m := &memory{of: &h.ledger}
-	defer m.release()
-	req, err := h.chatRequest(w, r, m)
+	req, err := h.chatRequest(w, r)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -135,8 +133,8 @@ func (h *Handler) streamChat(w http.ResponseWriter, r *http.Request, req *chatRe
 }
 
 // chatRequest reads a request.
-func (h *Handler) chatRequest(w http.ResponseWriter, r *http.Request, m *memory) (*chatRequest, error) {
-	f, err := h.read(w, r, h.config.MaxBody, m, func(body io.Reader, kind, _ string) (*form, error) {
+func (h *Handler) chatRequest(w http.ResponseWriter, r *http.Request) (*chatRequest, error) {
+	f, err := h.read(w, r, h.config.MaxBody, func(body io.Reader, kind, _ string) (*form, error) {
 		return readFields(body, kind, "application/json", nil)
 	})
 	if err != nil {
@@ -161,7 +159,7 @@ func (h *Handler) chatRequest(w http.ResponseWriter, r *http.Request, m *memory)
 	if err := req.chooseModel(h.engine.Models(), name, len(f.images) > 0); err != nil {
 		return nil, err
 	}
-	images, _, err := f.decode(h.config.MaxInputPixels, m)
+	images, _, err := f.decode(h.config.MaxInputPixels)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"image"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -16,8 +15,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/internal/plainjson"
@@ -27,15 +24,13 @@ import (
 
 // Limits of requests.
 const (
-	maxImages  = 16
-	maxImage   = 50 << 20  // bytes of an image file
-	maxField   = 256 << 10 // bytes of a text field of a form
-	maxParts   = 128       // parts of a form
-	maxJSON    = 1 << 20   // bytes of a body without images
-	maxPrompt  = 32_000    // characters
-	maxMemory  = 2 << 30   // bytes of all bodies and decoded images
-	maxName    = 200       // bytes of the file name of an image
-	pixelBytes = 4
+	maxImages = 16
+	maxImage  = 50 << 20  // bytes of an image file
+	maxField  = 256 << 10 // bytes of a text field of a form
+	maxParts  = 128       // parts of a form
+	maxJSON   = 1 << 20   // bytes of a body without images
+	maxPrompt = 32_000    // characters
+	maxName   = 200       // bytes of the file name of an image
 )
 
 // An upload is an image file of a request.
@@ -306,34 +301,16 @@ func fromURL(name, url string) ([]byte, error) {
 	return data, nil
 }
 
-// decode decodes the images of a request, which have at most maxPixels together with the mask. It
-// checks their sizes before it decodes one. The mask is the last image.
-func (f *form) decode(maxPixels int64, m *memory) (images []*picture.Picture, sources []picture.SourceImage, err error) {
-	var total int64
+// decode decodes the images of a request, which have at most maxPixels together with the mask. The mask
+// is the last image.
+func (f *form) decode(maxPixels int) (images []*picture.Picture, sources []picture.SourceImage, err error) {
 	all := f.images
 	if f.mask != nil {
 		all = append(slices.Clone(all), *f.mask)
 	}
-	for i, u := range all {
-		config, _, err := image.DecodeConfig(bytes.NewReader(u.data)) // of the decoders of package picture
-		if err != nil {
-			if _, better := picture.Decode(bytes.NewReader(u.data)); better != nil {
-				err = better
-			}
-			return nil, nil, badImage(u.param, i, err)
-		}
-		total += int64(config.Width) * int64(config.Height)
-		if total > maxPixels {
-			return nil, nil, badImage(u.param, i, fmt.Errorf("the images have %d million pixels, expected at most %d million in total"+
-				" (scale them down first)", (total+999_999)/1_000_000, maxPixels/1_000_000))
-		}
-	}
-	if err := m.reserve(total * pixelBytes); err != nil {
-		return nil, nil, err
-	}
 	f.images, f.mask = nil, nil // the files, which may be large
 	for i, u := range all {
-		p, err := picture.Decode(bytes.NewReader(u.data))
+		p, err := api.DecodeImage(u.data, &maxPixels)
 		if err != nil {
 			return nil, nil, badImage(u.param, i, err)
 		}
@@ -368,39 +345,4 @@ func sourceName(name string, i int) string {
 		name = ""
 	}
 	return cmp.Or(name, fmt.Sprintf("image-%d", i+1))
-}
-
-// memory limits the bytes of the bodies and the images of all requests.
-type memory struct {
-	of   *ledger
-	used int64
-}
-
-// A ledger counts the bytes in use.
-type ledger struct {
-	mu   sync.Mutex
-	used int64
-	most int64
-}
-
-// reserve takes bytes, and fails if other requests use too many. A request can always have what it
-// needs when it is the only one.
-func (m *memory) reserve(n int64) error {
-	l := m.of
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if others := l.used - m.used; others > 0 && l.used+n > l.most {
-		return busy(5*time.Second, "too many images are waiting: try again later")
-	}
-	l.used += n
-	m.used += n
-	return nil
-}
-
-// release gives back what was reserved.
-func (m *memory) release() {
-	m.of.mu.Lock()
-	defer m.of.mu.Unlock()
-	m.of.used -= m.used
-	m.used = 0
 }

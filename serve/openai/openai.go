@@ -52,7 +52,7 @@ type Config struct {
 	MaxBody int64
 	// MaxInputPixels is the largest number of pixels of all images of a request (default 64
 	// million).
-	MaxInputPixels int64
+	MaxInputPixels int
 	// KeepFiles is how long images are kept under URLs (default an hour).
 	KeepFiles time.Duration
 	// BaseURL is the beginning of URLs, such as https://example.com. "" stands for the host of
@@ -74,7 +74,6 @@ type Handler struct {
 	config Config
 	mux    *http.ServeMux
 	files  files
-	ledger ledger
 	tick   time.Duration // between comments in a stream without events
 }
 
@@ -92,9 +91,8 @@ func New[J Job](e Engine[J], c Config) *Handler {
 			Models: e.Models,
 		},
 		config: c, mux: http.NewServeMux(),
-		files:  files{api.Files{Keep: c.KeepFiles, Most: maxFiles, Now: c.Now}},
-		ledger: ledger{most: maxMemory},
-		tick:   15 * time.Second,
+		files: files{api.Files{Keep: c.KeepFiles, Most: maxFiles, Now: c.Now}},
+		tick:  15 * time.Second,
 	}
 	h.handle("/v1/images/generations", http.MethodPost, func(w http.ResponseWriter, r *http.Request) { h.images(w, r, false) })
 	h.handle("/v1/images/edits", http.MethodPost, func(w http.ResponseWriter, r *http.Request) { h.images(w, r, true) })
@@ -139,9 +137,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.Serv
 
 // images generates or edits images. The job is canceled when the client goes away.
 func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) {
-	m := &memory{of: &h.ledger}
-	defer m.release()
-	req, err := h.request(w, r, edit, m)
+	req, err := h.request(w, r, edit)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -188,16 +184,16 @@ func wait(w http.ResponseWriter, r *http.Request, job Job) bool {
 }
 
 // request reads a request.
-func (h *Handler) request(w http.ResponseWriter, r *http.Request, edit bool, m *memory) (*request, error) {
+func (h *Handler) request(w http.ResponseWriter, r *http.Request, edit bool) (*request, error) {
 	limit := int64(maxJSON)
 	if edit {
 		limit = h.config.MaxBody
 	}
-	f, err := h.read(w, r, limit, m, func(body io.Reader, kind, boundary string) (*form, error) {
+	f, err := h.read(w, r, limit, func(body io.Reader, kind, boundary string) (*form, error) {
 		return readBody(body, kind, boundary, edit)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return h.parse(f, edit, m)
+	return h.parse(f, edit)
 }

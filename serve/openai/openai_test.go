@@ -704,25 +704,3 @@ func TestMethods(t *testing.T) {
 		}
 	}
 }
-
-func TestMemory(t *testing.T) {
-	h := New(newFake(), testConfig())
-	h.ledger.most = 100
-	one, two := &memory{of: &h.ledger}, &memory{of: &h.ledger}
-	if err := one.reserve(1000); err != nil { // it is the only one
-		t.Fatal(err)
-	}
-	body, kind := formOf(t, text("prompt", "x"), part{"image", "a.png", pngOf(t, testImage(8, 8, 0))})
-	r := post(h, edits, kind, body)
-	if _, kind, _, _ := decodeError(t, r); r.StatusCode != 429 || r.Header.Get("Retry-After") != "5" || kind != typeRate {
-		t.Errorf("status %d, %v", r.StatusCode, r.Header)
-	}
-	if two.reserve(1) == nil {
-		t.Error("more than the limit was reserved")
-	}
-	one.release()
-	decodeAnswer(t, post(h, edits, kind, body))
-	if h.ledger.used != 0 {
-		t.Errorf("%d bytes are still reserved", h.ledger.used)
-	}
-}

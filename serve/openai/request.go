@@ -57,23 +57,15 @@ type request struct {
 }
 
 // read reads the body of a request, of at most limit bytes.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request, limit int64, m *memory,
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, limit int64,
 	parse func(body io.Reader, kind, boundary string) (*form, error),
 ) (*form, error) {
 	kind, attributes, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil && r.Header.Get("Content-Type") != "" {
 		return nil, failure(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Type: %v", err)
 	}
-	size := r.ContentLength
-	switch {
-	case size > limit:
+	if r.ContentLength > limit {
 		return nil, &http.MaxBytesError{Limit: limit}
-	case size < 0: // unknown
-		size = limit
-	}
-	const copies = 3 // of the body, while it is decoded
-	if err := m.reserve(copies * size); err != nil {
-		return nil, err
 	}
 	body := http.MaxBytesReader(w, r.Body, limit)
 	f, err := parse(body, kind, attributes["boundary"])
@@ -123,7 +115,7 @@ func readFields(body io.Reader, kind, expected string, check func(name string) e
 }
 
 // parse returns the request of a form. It opens no file and fetches no URL.
-func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
+func (h *Handler) parse(f *form, edit bool) (*request, error) {
 	r := &request{edit: edit}
 	for _, step := range []func(fields) error{r.parsePrompt, r.parseOutput, r.parseAnswer, h.sizeOf(r), r.parseSampling, r.parseSeeds} {
 		if err := step(f.fields); err != nil {
@@ -170,7 +162,7 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 		return r, nil
 	}
 	masked := f.mask != nil
-	decoded, sources, err := f.decode(h.config.MaxInputPixels, m)
+	decoded, sources, err := f.decode(h.config.MaxInputPixels)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 """For those who edit their reference script: save tensors, load those of the other side, log checkpoints.
 
-    from gomflux_reference.debug import debug_checkpoint, debug_load, debug_save  # debug_list, debug_info, debug_clear
+    from gomflux_reference.debug import debug_checkpoint, debug_load, debug_save  # debug_show_all, debug_clear
 
     debug_save(latents, "latents.start")
     latents = debug_load("latents.start", like=latents)
@@ -137,8 +137,11 @@ def write_checkpoint(
     return file
 
 
-def debug_list(root: Path | None = None) -> list[dict]:
-    """Prints the tensors that both sides' latest runs have saved, and returns them: gomflux's first, by name."""
+def debug_show_all(root: Path | None = None) -> list[dict]:
+    """Prints the tensors that both sides' latest runs have saved, with the bytes of all runs.
+
+    It returns the tensors: gomflux's first, by name.
+    """
     root = root or current_root()
     found = [about(name, at) for side in SIDES for name, at in sorted(saved(root, [side]).items())]
     if not found:
@@ -147,32 +150,6 @@ def debug_list(root: Path | None = None) -> list[dict]:
     for known in found:
         text = f"{known['dtype']} {known['shape']}"
         print(f"{known['name']:{width}}  {known['side']:9}  {text:28}  {readable(known['bytes'])}")
-    return found
-
-
-def debug_info(name: str, root: Path | None = None) -> dict:
-    """Prints shape, statistics and first values of a saved tensor, and returns them."""
-    found = saved(root or current_root())
-    if name not in found:
-        raise not_saved(name, found)
-    at = found[name]
-    known = about(name, at) | summary(at.read())
-    for key, value in known.items():
-        text = value
-        if key == "stats":
-            text = "  ".join(f"{k} {v if isinstance(v, (str, int)) else format(v, '.6g')}" for k, v in value.items())
-        elif key == "preview":
-            text = "  ".join(v if isinstance(v, str) else format(v, ".6g") for v in value)
-        elif key == "bytes":
-            text = readable(value)
-        print(f"{key:8}  {text}")
-    return known
-
-
-def debug_show_all(root: Path | None = None) -> list[dict]:
-    """debug_list, with the bytes of all runs."""
-    root = root or current_root()
-    found = debug_list(root)
     print(f"{len(found)} tensors; {root} holds {readable(runs.size_of(root) if root.exists() else 0)} with all runs")
     return found
 

@@ -1,7 +1,6 @@
 package debug
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -38,55 +37,28 @@ With several conditions all must hold:
                 pattern can be left out
   --once        the breakpoint is removed after its first stop
 
+With --watch the run does not stop: the command that waits for the next stop
+(continue, next, out, step) prints the statistics of the tensors that have
+passed, a line each.
+
 In a session of the reference FILE.py:LINE stops at a line of Python.
 
 With --json it prints one object: number, glob, step, call, hit, negative, if,
-once, differs, file, line (those that are set), and hits.
+once, differs, file, line, watch (those that are set), and hits.
 ` + sessionStatus
-
-// pointFlags are the flags of break and watch.
-type pointFlags struct {
-	sessionFlags
-	step, call cli.Optional[int]
-	negative   bool
-	condition  string
-}
-
-func newPointFlags() pointFlags {
-	return pointFlags{step: cli.WholeFrom(-1, "number"), call: cli.WholeFrom(0, "number")}
-}
-
-func (o *pointFlags) add(cmd *cobra.Command) {
-	o.sessionFlags.add(cmd)
-	f := cmd.Flags()
-	f.Var(&o.step, "step", "only at this evaluation of the denoising model, from 0")
-	f.Var(&o.call, "call", "only at this call of the module in an evaluation, from 0")
-	f.BoolVar(&o.negative, "negative", false, "only in the pass for the negative prompt")
-	f.StringVar(&o.condition, "if", "", "only if an `expression` is true")
-}
-
-// check refuses an empty condition, such as that of an unset variable of the shell.
-func (o *pointFlags) check(cmd *cobra.Command) error {
-	if cmd.Flags().Changed("if") && strings.TrimSpace(o.condition) == "" {
-		return cli.UsageErrorf("--if: the expression is empty")
-	}
-	return nil
-}
-
-// arguments returns those of the request.
-func (o *pointFlags) arguments(glob string) protocol.BreakArguments {
-	return protocol.BreakArguments{Glob: glob, Step: o.step.Value, Call: o.call.Value, Negative: o.negative, If: o.condition}
-}
 
 // debugBreakOptions are the flags of gomflux debug break.
 type debugBreakOptions struct {
-	pointFlags
-	hit           cli.Optional[int]
-	differs, once bool
+	sessionFlags
+	step, call, hit                cli.Optional[int]
+	negative, differs, once, watch bool
+	condition                      string
 }
 
 func newDebugBreakCommand() *cobra.Command {
-	o := &debugBreakOptions{pointFlags: newPointFlags(), hit: cli.Count("number")}
+	o := &debugBreakOptions{
+		step: cli.WholeFrom(-1, "number"), call: cli.WholeFrom(0, "number"), hit: cli.Count("number"),
+	}
 	cmd := &cobra.Command{
 		Use:   "break GLOB",
 		Short: "Stop after tensors whose names match",
@@ -94,9 +66,10 @@ func newDebugBreakCommand() *cobra.Command {
 		Example: `  gomflux debug break transformer.layers.0 --step 3
   gomflux debug break 'transformer.layers.*.attention' --if 'timestep > 900' --once
   gomflux debug break latents --if 'out.abs().max() > 10'
+  gomflux debug break latents --watch
   gomflux debug break --differs`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cmp.Or(o.check(cmd), o.validate(args)); err != nil {
+			if err := o.validate(cmd, args); err != nil {
 				return err
 			}
 			return call[setBreakpoint](cmd, &o.sessionFlags, protocol.Break, o.arguments(args))
@@ -104,14 +77,21 @@ func newDebugBreakCommand() *cobra.Command {
 	}
 	o.add(cmd)
 	f := cmd.Flags()
+	f.Var(&o.step, "step", "only at this evaluation of the denoising model, from 0")
+	f.Var(&o.call, "call", "only at this call of the module in an evaluation, from 0")
+	f.BoolVar(&o.negative, "negative", false, "only in the pass for the negative prompt")
+	f.StringVar(&o.condition, "if", "", "only if an `expression` is true")
 	f.Var(&o.hit, "hit", "only at the Nth match, from 1")
 	f.BoolVar(&o.differs, "differs", false, "only where a replay finds a tensor wrong by itself")
 	f.BoolVar(&o.once, "once", false, "remove the breakpoint after its first stop")
+	f.BoolVar(&o.watch, "watch", false, "print statistics of the tensors as they pass, without a stop")
 	return cmd
 }
 
-func (o *debugBreakOptions) validate(args []string) error {
+func (o *debugBreakOptions) validate(cmd *cobra.Command, args []string) error {
 	switch {
+	case cmd.Flags().Changed("if") && strings.TrimSpace(o.condition) == "": // an unset variable of the shell
+		return cli.UsageErrorf("--if: the expression is empty")
 	case len(args) > 1:
 		return cli.UsageErrorf("unexpected argument %q (quote a pattern, or the shell may replace it)", args[1])
 	case len(args) == 0 && !o.differs:
@@ -125,8 +105,10 @@ var pythonLine = regexp.MustCompile(`^(.+\.py):([0-9]{1,9})$`)
 
 // arguments returns those of the request.
 func (o *debugBreakOptions) arguments(args []string) protocol.BreakArguments {
-	b := o.pointFlags.arguments("")
-	b.Hit, b.Differs, b.Once = o.hit.OrZero(), o.differs, o.once
+	b := protocol.BreakArguments{
+		Step: o.step.Value, Call: o.call.Value, Hit: o.hit.OrZero(), Negative: o.negative, If: o.condition,
+		Differs: o.differs, Once: o.once, Watch: o.watch,
+	}
 	if len(args) > 0 {
 		b.Glob = args[0]
 		if m := pythonLine.FindStringSubmatch(args[0]); m != nil {
@@ -137,41 +119,11 @@ func (o *debugBreakOptions) arguments(args []string) protocol.BreakArguments {
 	return b
 }
 
-const debugWatchHelp = `Watch reports the statistics of tensors whose names match a pattern, and does
-not stop the run. The command that waits for the next stop (continue, next,
-out, step) prints them, a line for each tensor that has passed. breaks lists
-watches, and remove and clear remove them. gomflux debug break --help describes
-patterns and conditions.
-
-With --json it prints one object: number, glob, step, call, negative, if (those
-that are set), watch and hits.
-` + sessionStatus
-
-func newDebugWatchCommand() *cobra.Command {
-	o := newPointFlags()
-	cmd := &cobra.Command{
-		Use:   "watch GLOB",
-		Short: "Print statistics of tensors as they pass, without a stop",
-		Long:  debugWatchHelp,
-		Example: `  gomflux debug watch latents
-  gomflux debug watch 'transformer.layers.*' --step 0`,
-		Args: cli.OneArg("the pattern of a tensor's name, such as 'latents'"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(cmd); err != nil {
-				return err
-			}
-			return call[setBreakpoint](cmd, &o.sessionFlags, protocol.Watch, o.arguments(args[0]))
-		},
-	}
-	o.add(cmd)
-	return cmd
-}
-
 const debugBreaksHelp = `Breaks lists the breakpoints and watches of the session, with the number of
 tensors that have matched each.
 
 With --json it prints one object: breakpoints, a list of number, glob, step,
-call, hit, negative, if, once, differs, file, line (those that are set), watch
+call, hit, negative, if, once, differs, file, line, watch (those that are set),
 and hits.
 ` + sessionStatus
 

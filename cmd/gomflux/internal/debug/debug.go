@@ -21,7 +21,6 @@ A session
   clean         remove what ended sessions have left
 Where to stop
   break         stop after tensors whose names match
-  watch         print statistics of tensors as they pass, without a stop
   breaks        list breakpoints and watches
   remove        remove a breakpoint or a watch
   clear         remove all of them
@@ -67,7 +66,7 @@ func NewCommand(root func() *cobra.Command) *cobra.Command {
 	}
 	cmd.AddCommand(newDebugStartCommand(), newDebugServeCommand(root))
 	cmd.AddCommand(newDebugStatusCommand(), newDebugLogCommand(), newDebugSessionsCommand(), newDebugTerminateCommand(),
-		newDebugCleanCommand(), newDebugBreakCommand(), newDebugWatchCommand(), newDebugBreaksCommand(), newDebugRemoveCommand(),
+		newDebugCleanCommand(), newDebugBreakCommand(), newDebugBreaksCommand(), newDebugRemoveCommand(),
 		newDebugClearCommand(), newDebugContinueCommand(), newDebugNextCommand(), newDebugOutCommand(), newDebugStepCommand(),
 		newDebugAcceptCommand(), newDebugLocationCommand(), newDebugVarsCommand(), newDebugEvalCommand(), newDebugSaveCommand(),
 		newDebugSetCommand(), newDebugTraceCommand(), newDebugTutorialCommand(), newDebugMCPCommand())

@@ -39,20 +39,13 @@ func (a *assistantTool) commandLine(arguments json.RawMessage) ([]string, error)
 	}
 	line := strings.Fields(a.command)
 	for _, f := range a.flags {
-		words, err := valuesOf(given, f.property, schema.Properties[f.property].Type)
-		if err != nil {
-			return nil, err
-		}
-		for _, word := range words {
+		for _, word := range wordsOf(given[f.property], schema.Properties[f.property].Type) {
 			line = append(line, "--"+f.flag.Name+"="+word)
 		}
 	}
 	line = append(line, "--")
 	for _, p := range a.args {
-		words, err := valuesOf(given, p.name, schema.Properties[p.name].Type)
-		if err != nil {
-			return nil, err
-		}
+		words := wordsOf(given[p.name], schema.Properties[p.name].Type)
 		if p.required && len(words) == 0 {
 			return nil, fmt.Errorf("the argument %s is missing: %s", p.name, p.usage)
 		}
@@ -61,37 +54,17 @@ func (a *assistantTool) commandLine(arguments json.RawMessage) ([]string, error)
 	return line, nil
 }
 
-// valuesOf returns an argument as words of a command line, none if it was not given. A number may
-// be a string.
-func valuesOf(given map[string]json.RawMessage, name, kind string) ([]string, error) {
-	data, ok := given[name]
-	if !ok {
-		return nil, nil
-	}
+// wordsOf returns an argument as words of a command line, none if it was not given. The command refuses
+// those of another type.
+func wordsOf(data json.RawMessage, kind string) (words []string) {
 	var word string
-	err := json.Unmarshal(data, &word)
-	switch kind {
-	case "array":
-		var words []string
-		if err := json.Unmarshal(data, &words); err != nil {
-			return nil, fmt.Errorf("%s: expected a list of strings, found %s", name, cli.Shortened(string(data), 60))
-		}
-		return words, nil
-	case "boolean":
-		if text := string(data); text != "true" && text != "false" {
-			return nil, fmt.Errorf("%s: expected true or false, found %s", name, cli.Shortened(text, 60))
-		}
-		return []string{string(data)}, nil
-	case "integer", "number":
-		var n json.Number
-		if err != nil && json.Unmarshal(data, &n) == nil {
-			word, err = n.String(), nil
-		}
+	switch {
+	case len(data) == 0, kind == "array" && json.Unmarshal(data, &words) == nil:
+		return words
+	case json.Unmarshal(data, &word) != nil: // a number, or true or false
+		word = string(data)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: expected a %s, found %s", name, kind, cli.Shortened(string(data), 60))
-	}
-	return []string{word}, nil
+	return []string{word}
 }
 
 // call runs the command in a process of its own: nothing that it prints can reach the protocol, its

@@ -68,7 +68,6 @@ type toolFlag struct {
 }
 
 var (
-	globArg    = positional{name: "glob", usage: "pattern of tensors' names, such as transformer.layers.*.attention@0", required: true}
 	namesArg   = positional{name: "names", usage: "names of saved tensors", required: true, kind: "array"}
 	commandArg = positional{name: "command", required: true, kind: "array",
 		usage: `generate, edit, inpaint, parity run or parity live with its arguments, such as ["generate", "--prompt", "a lighthouse"]`}
@@ -80,10 +79,9 @@ func assistantTools() []assistantTool {
 		{command: "debug start", args: []positional{commandArg}, effect: replaces,
 			when: "Use it first: it begins a session, stopped before the model is loaded."},
 		{command: "debug break", effect: adds,
-			args: []positional{{name: "glob", usage: globArg.usage + "; needed unless differs is true"}},
+			args: []positional{{name: "glob",
+				usage: "pattern of tensors' names, such as transformer.layers.*.attention@0; needed unless differs is true"}},
 			when: `Use it before debug_continue. The condition "if" is Starlark, such as "timestep > 900" or "not out.isfinite().all()".`},
-		{command: "debug watch", effect: adds, args: []positional{globArg},
-			when: "Use it to see the ranges of tensors while the run goes on."},
 		{command: "debug breaks", when: "Use it to see how often each one was hit, and the numbers for debug_remove."},
 		{command: "debug remove", effect: replaces, when: "Use it when a breakpoint has served its purpose.",
 			args: []positional{{name: "number", usage: "number of the breakpoint or watch", required: true, kind: "integer"}}},

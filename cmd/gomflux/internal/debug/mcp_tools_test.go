@@ -56,7 +56,7 @@ func TestAssistantTools(t *testing.T) {
 	for name, kinds := range map[string]string{
 		"debug_start": "command:array break:array run:boolean max_wait:number name:string log_dir:string",
 		"debug_break": "glob:string session:string step:integer call:integer negative:boolean if:string hit:integer " +
-			"differs:boolean once:boolean",
+			"differs:boolean once:boolean watch:boolean",
 	} {
 		var found []string
 		s := tools[name].schema()
@@ -89,11 +89,11 @@ func TestAssistantArguments(t *testing.T) {
 		{"debug_vars", ``, "debug vars --"},
 		{"debug_vars", `[]`, "the arguments are no JSON object: "},
 		{"debug_vars", `{"json":true}`, "unknown argument json (session, weights)"},
-		{"debug_watch", `{}`, "the argument glob is missing: pattern of tensors' names"},
-		{"debug_watch", `{"glob":3}`, "glob: expected a string, found 3"},
-		{"debug_watch", `{"glob":"a","step":[1]}`, "step: expected a integer, found [1]"},
-		{"debug_watch", `{"glob":"a","negative":"yes"}`, `negative: expected true or false, found "yes"`},
-		{"tensors_list", `{"globs":"a"}`, `globs: expected a list of strings, found "a"`},
+		{"tensors_show", `{}`, "the argument tensor is missing: name of a saved tensor"},
+		{"debug_break", `{"glob":3}`, "debug break -- 3"},
+		{"debug_break", `{"glob":"a","step":[1]}`, "debug break --step=[1] -- a"},
+		{"debug_break", `{"glob":"a","negative":"yes"}`, "debug break --negative=yes -- a"},
+		{"tensors_list", `{"globs":"a"}`, "tensors list -- a"},
 	} {
 		all := assistantTools()
 		i := slices.IndexFunc(all, func(a assistantTool) bool { return a.name() == c.tool })

@@ -129,32 +129,20 @@ func newDebugLogCommand() *cobra.Command {
 		Example: `  gomflux debug log --lines 20`,
 		Args:    cli.NoArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := runLines(cmd.Context(), &o, lines.OrZero())
+			_, s, err := o.choose()
+			text := []string{}
+			if err == nil && s.Output != "" { // or it has only begun
+				text, err = debugger.ReadLines(s.Output, lines.OrZero())
+			}
 			if err != nil {
 				return err
 			}
-			return o.Out(cmd).Result(sessionLog{protocol.Lines{Lines: text}})
+			return o.Out(cmd).Result(sessionLog{text})
 		},
 	}
 	o.add(cmd)
 	cmd.Flags().VarP(&lines, "lines", "n", "print only the last lines (default: all)")
 	return cmd
-}
-
-// runLines returns the last n lines that the run of a session has printed, or all of them if n is 0:
-// from the session, or from its file if the session has ended, which may happen at any time.
-func runLines(ctx context.Context, d *sessionFlags, n int) ([]string, error) {
-	var lines protocol.Lines
-	client, err := d.connect(ctx)
-	if err == nil {
-		defer client.Close()
-		err = client.Do(ctx, protocol.Log, protocol.LogArguments{Lines: n}, &lines)
-	}
-	var ended *protocol.EndedError
-	if errors.As(err, &ended) {
-		return debugger.ReadLines(ended.Status.Output, n)
-	}
-	return lines.Lines, debugError(err)
 }
 
 const debugCleanHelp = `Clean removes what sessions of this folder that have ended left: how they ended,

@@ -10,7 +10,6 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/debugger"
 	"github.com/gomflux/gomflux/debugger/protocol"
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/parity/runs"
@@ -29,8 +28,10 @@ type (
 	evaluated      struct{ protocol.Evaluated }
 	savedTensor    struct{ protocol.Saved }
 	replacedTensor struct{ protocol.Replaced }
-	sessionLog     struct{ protocol.Lines }
-	sessionList    struct {
+	sessionLog     struct {
+		Lines []string `json:"lines"`
+	}
+	sessionList struct {
 		Sessions []protocol.Status `json:"sessions"`
 	}
 	cleanedSessions struct {
@@ -134,23 +135,6 @@ func watchedText(p *ui.Page, watched []protocol.Watched) {
 		line(p, "watch %d: %s", w.Number, variableText(w.Variable))
 	}
 }
-
-// variableText describes a tensor in a line.
-func variableText(v protocol.Variable) string {
-	s := v.Stats
-	text := fmt.Sprintf("%s %s  min %s  max %s  mean %s  std %s", v.Name, tensorType(v.Dtype, v.Shape),
-		number6(s.Min), number6(s.Max), number6(s.Mean), number6(s.Std))
-	if s.NaN > 0 {
-		text += fmt.Sprintf("  nan %d", s.NaN)
-	}
-	if s.Inf > 0 {
-		text += fmt.Sprintf("  inf %d", s.Inf)
-	}
-	return text
-}
-
-// number6 returns a number with six digits.
-func number6(v checkpoint.Float) string { return fmt.Sprintf("%.6g", float64(v)) }
 
 // pointText describes a breakpoint or a watch by what is set of it.
 func pointText(b protocol.Breakpoint) string {
@@ -316,7 +300,7 @@ func (r replacedTensor) Text(p *ui.Page) { line(p, "%s is replaced by %s", r.Nam
 
 // Text implements ui.Result.
 func (l sessionLog) Text(p *ui.Page) {
-	for _, text := range l.Lines.Lines {
+	for _, text := range l.Lines {
 		line(p, "%s", text)
 	}
 }

@@ -65,3 +65,20 @@ func firstValues(preview []checkpoint.Float) string {
 func statCells(s checkpoint.Stats) []string {
 	return []string{number6(s.Min), number6(s.Max), number6(s.Mean), number6(s.Std), fmt.Sprint(s.NaN), fmt.Sprint(s.Inf)}
 }
+
+// variableText describes a tensor in a line.
+func variableText(v protocol.Variable) string {
+	s := v.Stats
+	text := fmt.Sprintf("%s %s  min %s  max %s  mean %s  std %s", v.Name, tensorType(v.Dtype, v.Shape),
+		number6(s.Min), number6(s.Max), number6(s.Mean), number6(s.Std))
+	if s.NaN > 0 {
+		text += fmt.Sprintf("  nan %d", s.NaN)
+	}
+	if s.Inf > 0 {
+		text += fmt.Sprintf("  inf %d", s.Inf)
+	}
+	return text
+}
+
+// number6 returns a number with six digits.
+func number6(v checkpoint.Float) string { return fmt.Sprintf("%.6g", float64(v)) }

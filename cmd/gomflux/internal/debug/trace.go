@@ -24,9 +24,9 @@ at which it began; the default is the latest.
 
 With --json it prints one object: session_id (the time), file, script_path (the
 command), start_time, end_time, breakpoints (number, glob, step, call, hit,
-negative, condition, differs, once, file, line), steps, and total_steps. Each
-step has step, step_type, time and duration. A step that is a stop has name,
-reason, location (file, line, function), code_context (before, current and
+negative, condition, differs, once, file, line, watch), steps, and total_steps.
+Each step has step, step_type, time and duration. A step that is a stop has
+name, reason, location (file, line, function), code_context (before, current and
 after, lists of line and text), call_stack (modules around, name and class) and
 variables by name (point, shape, dtype, stats, preview, value); its type is
 continue, next, out, step or accept. An evaluation has expression, result,
@@ -183,14 +183,11 @@ func resultText(l protocol.TraceLine) string {
 			stopText(&p, s.Stop)
 			return p.String()
 		}
-	case protocol.Watch:
-		if len(l.Arguments) == 0 {
-			var w protocol.Watched
-			if json.Unmarshal(l.Result, &w) == nil {
-				return fmt.Sprintf("watch %d: %s", w.Number, variableText(w.Variable))
-			}
+	case protocol.EventWatch:
+		var w protocol.Watched
+		if json.Unmarshal(l.Result, &w) == nil {
+			return fmt.Sprintf("watch %d: %s", w.Number, variableText(w.Variable))
 		}
-		return textAs[setBreakpoint](l.Result)
 	case protocol.Break:
 		return textAs[setBreakpoint](l.Result)
 	case protocol.Remove, protocol.Clear:

@@ -23,18 +23,11 @@ type traceReport struct {
 	lines []protocol.TraceLine // for the table
 }
 
+// A tracePoint is a breakpoint, with the condition under the name that other debuggers' traces have for it.
 type tracePoint struct {
-	Number    int    `json:"number"`
-	Glob      string `json:"glob,omitempty"`
-	Step      *int   `json:"step,omitempty"`
-	Call      *int   `json:"call,omitempty"`
-	Hit       int    `json:"hit,omitempty"`
-	Negative  bool   `json:"negative,omitempty"`
-	Condition any    `json:"condition"` // a text or null
-	Differs   bool   `json:"differs,omitempty"`
-	Once      bool   `json:"once,omitempty"`
-	File      string `json:"file,omitempty"`
-	Line      int    `json:"line,omitempty"`
+	Number int `json:"number"`
+	protocol.BreakArguments
+	Condition any `json:"condition"` // a text or null
 }
 
 type traceStep struct {
@@ -102,11 +95,8 @@ func (r *traceReport) add(l protocol.TraceLine, shown bool) {
 }
 
 func newTracePoint(b protocol.Breakpoint) tracePoint {
-	p := tracePoint{
-		Number: b.Number, Glob: b.Glob, Step: b.Step, Call: b.Call, Hit: b.Hit, Negative: b.Negative, Differs: b.Differs,
-		Once: b.Once, File: b.File, Line: b.Line,
-	}
-	if b.If != "" {
+	p := tracePoint{Number: b.Number, BreakArguments: b.BreakArguments}
+	if p.If = ""; b.If != "" {
 		p.Condition = b.If
 	}
 	return p

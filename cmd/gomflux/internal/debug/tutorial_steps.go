@@ -28,8 +28,19 @@ type lesson struct {
 	title, text string
 	commands    [][]string // words after gomflux debug
 	output      []string   // patterns, a command each
-	// done reports whether a line of the session's trace shows that the step is done.
-	done func(protocol.TraceLine) bool
+	with        string     // what the arguments of the last command contain
+	at          string     // the module after which the run stops in the second denoising step, "" for other commands
+}
+
+// done reports whether a line of the session's trace shows that the step is done.
+func (l lesson) done(line protocol.TraceLine) bool {
+	if l.at == "" {
+		command := l.commands[len(l.commands)-1][0]
+		return line.Event == command && line.Error == "" && strings.Contains(string(line.Arguments), l.with)
+	}
+	var s protocol.TracedStop
+	json.Unmarshal(line.Result, &s) // of another type: it stays empty
+	return line.Event == protocol.EventStop && s.Module == l.at && s.Step == 1
 }
 
 var lessons = []lesson{{
@@ -40,7 +51,6 @@ and saved tensors are in the folder --log-dir.`,
 	commands: [][]string{{"start", "--name", tutorialName, "--log-dir", tutorialFolder, "--", "generate", "--model", "shapes", "--prompt",
 		"a red circle", "--steps", "2", "--height", "128", "--width", "128", "--seed", "7", "--output", tutorialFolder + "/image.png"}},
 	output: []string{`^session tutorial: stopped before the model is loaded`},
-	done:   event(protocol.EventStart),
 }, {
 	title: "set a breakpoint",
 	text: `A breakpoint stops the run after the call of a module, whose name can be a
@@ -49,30 +59,25 @@ similar ones. The condition is an expression: here the run stops in the second
 denoising step only.`,
 	commands: [][]string{{"break", "transformer.layers.0", "--if", "step == 1"}},
 	output:   []string{`^breakpoint 1: transformer\.layers\.0, if step == 1\n$`},
-	done: func(l protocol.TraceLine) bool {
-		b := resultAs[protocol.Breakpoint](l)
-		return l.Event == protocol.Break && b.Glob == "transformer.layers.0" && b.If != ""
-	},
+	with:     "transformer.layers.0",
 }, {
 	title: "go on to the breakpoint",
 	text: `Continue loads the model, and waits until the run stops. Modules report when they
 are done, so the output of the layer is computed.`,
 	commands: [][]string{{"continue"}},
 	output:   []string{`^stopped after transformer\.layers\.0@1 \(breakpoint 1, `},
-	done:     stopAt("transformer.layers.0"),
+	at:       "transformer.layers.0",
 }, {
 	title: "look where the run is",
 	text: `Location prints the name of the tensor, the step, the noise level, the modules
 around, the line in the source, and the tensors that passed before.`,
 	commands: [][]string{{"location"}},
 	output:   []string{`^transformer\.layers\.0@1 \(.*\)\nstep 1, `},
-	done:     event(protocol.Location),
 }, {
 	title:    "list the tensors",
 	text:     `Vars lists the output, the inputs and the parameters of the module, with statistics.`,
 	commands: [][]string{{"vars"}},
 	output:   []string{`(?m)^out +[a-z0-9]+ +\[`},
-	done:     event(protocol.Vars),
 }, {
 	title: "evaluate an expression",
 	text: `Expressions are Starlark, which has the syntax of Python. The names are out,
@@ -80,81 +85,50 @@ inp["0"], w["attention.to_q.weight"], step, sigma and more (gomflux debug eval
 --help).`,
 	commands: [][]string{{"eval", "(out.mean(), out.std())"}},
 	output:   []string{`^\(-?[0-9.e-]+, [0-9.e-]+\)\n$`},
-	done:     event(protocol.Eval),
 }, {
 	title:    "keep a tensor",
 	text:     `Keep gives a tensor a name for later stops of this session.`,
 	commands: [][]string{{"eval", `keep("first", out)`}},
 	output:   []string{`^tensor [a-z0-9]+ `},
-	done:     evaluation("keep("),
+	with:     "keep(",
 }, {
 	title:    "save a tensor",
 	text:     `Save writes the output to a file, from which set and other runs can read it.`,
 	commands: [][]string{{"save", "layer0"}},
 	output:   []string{`^layer0 saved in .*layer0\.safetensors\n$`},
-	done: func(l protocol.TraceLine) bool {
-		return l.Event == protocol.Save && l.Error == "" && resultAs[protocol.Saved](l).Name == "layer0"
-	},
+	with:     "layer0",
 }, {
 	title: "go on to the next layer",
 	text: `Continue --until stops once, without a breakpoint. Next would stop after the next
 module, which is one inside the layer.`,
 	commands: [][]string{{"continue", "--until", "transformer.layers.1"}},
 	output:   []string{`^stopped after transformer\.layers\.1@1 \(until\)`},
-	done:     stopAt("transformer.layers.1"),
+	at:       "transformer.layers.1",
 }, {
 	title:    "compare it with the kept tensor",
 	text:     `Compare reports how much two tensors differ, as parity run does.`,
 	commands: [][]string{{"eval", `compare(out, first)`}},
 	output:   []string{`^difference\(l2=0\.[0-9]+, `},
-	done:     evaluation("compare("),
+	with:     "compare(",
 }, {
 	title: "replace the output",
 	text: `Set replaces the output by another tensor of the same shape and dtype, as if this
 layer did nothing. The run goes on with it.`,
 	commands: [][]string{{"set", "layer0"}},
 	output:   []string{`^transformer\.layers\.1@1 is replaced by .*layer0\.safetensors`},
-	done:     event(protocol.Set),
 }, {
 	title:    "leave the module",
 	text:     `Out goes on until the module around is done: here the whole transformer.`,
 	commands: [][]string{{"out"}},
 	output:   []string{`^stopped after transformer@1 \(out\)`},
-	done:     stopAt("transformer"),
+	at:       "transformer",
 }, {
 	title: "read the trace, and end the session",
 	text: `Everything that happened is in the session's trace. Terminate ends the session; a
 session also ends with its run.`,
 	commands: [][]string{{"trace", "--log-dir", tutorialFolder}, {"terminate"}},
 	output:   []string{`(?s) start .* break .* eval .* save .* set .* out `, `^session tutorial is terminated\n$`},
-	done:     event(protocol.Terminate),
 }}
-
-// event is the condition of a command without an error.
-func event(name string) func(protocol.TraceLine) bool {
-	return func(l protocol.TraceLine) bool { return l.Event == name && l.Error == "" }
-}
-
-// stopAt is the condition of a stop after a module in the second step.
-func stopAt(module string) func(protocol.TraceLine) bool {
-	return func(l protocol.TraceLine) bool {
-		s := resultAs[protocol.TracedStop](l)
-		return l.Event == protocol.EventStop && s.Module == module && s.Step == 1
-	}
-}
-
-// evaluation is the condition of an expression with a text.
-func evaluation(text string) func(protocol.TraceLine) bool {
-	return func(l protocol.TraceLine) bool {
-		var a protocol.EvalArguments
-		return event(protocol.Eval)(l) && json.Unmarshal(l.Arguments, &a) == nil && strings.Contains(a.Source, text)
-	}
-}
-
-func resultAs[T any](l protocol.TraceLine) (v T) {
-	json.Unmarshal(l.Result, &v)
-	return v
-}
 
 // tutorialProgress returns the number of steps that are done by a session's trace, and the last
 // command after them.

@@ -11,6 +11,7 @@ STEP = re.compile(r"[@#]-?[0-9]+")  # and the call, in a name
 # The fields of a request, with their types.
 FIELDS = {
     "glob": str, "step": int, "call": int, "hit": int, "negative": bool, "if": str, "once": bool, "file": str, "line": int,
+    "watch": bool,
 }  # fmt: skip
 
 
@@ -18,7 +19,6 @@ FIELDS = {
 class Breakpoint:
     number: int
     asked: dict  # the request's fields, as in protocol.BreakArguments
-    watch: bool = False
     hits: int = 0
     code: object = None  # the compiled condition
 
@@ -33,8 +33,7 @@ class Breakpoint:
         return negative >= asked.get("negative", False) and matches(asked["glob"], name)
 
     def as_json(self) -> dict:
-        known = {"number": self.number, **self.asked}
-        return known | ({"watch": True} if self.watch else {}) | {"hits": self.hits}
+        return {"number": self.number, **self.asked, "hits": self.hits}
 
 
 def matches(glob: str, name: str) -> bool:
@@ -44,7 +43,7 @@ def matches(glob: str, name: str) -> bool:
     return "@" not in glob and "#" not in glob and fnmatch.fnmatchcase(STEP.sub("", name), glob)
 
 
-def checked(arguments: dict, watch: bool = False) -> dict:
+def checked(arguments: dict) -> dict:
     """The fields of a request, or an error."""
     asked = {}
     for key, value in arguments.items():
@@ -68,9 +67,11 @@ def checked(arguments: dict, watch: bool = False) -> dict:
         raise Refused("the pattern of a tensor's name is missing (such as 'transformer.layers.0')")
     if "glob" in asked:
         check_glob(asked["glob"])
-    wrong = [k for k in ("glob", "step", "call", "negative") if k in asked] if "file" in asked else []
-    if wrong or watch and "file" in asked:
-        raise Refused(f"{asked['file']}: a line of a file has no {wrong[0] if wrong else 'tensor to watch'}")
+    wrong = [k for k in ("glob", "step", "call", "negative", "watch") if k in asked] if "file" in asked else []
+    if wrong:
+        raise Refused(f"{asked['file']}: a line of a file has no {wrong[0].replace('watch', 'tensor to watch')}")
+    if asked.get("watch") and asked.get("once"):
+        raise Refused("watch: nothing stops, so it does not go with once")
     return asked
 
 

@@ -116,12 +116,13 @@ def parser() -> Parser:
 
     c = command("break", set_break, "stop at tensors that match a glob, or before a line of a Python file")
     c.add_argument("place", metavar="GLOB|FILE:LINE", help="such as 'transformer.layers.*' or pipeline_z_image.py:473")
-    tensors(c)
+    c.add_argument("--step", type=int, metavar="N", help="only in step N, from 0; -1 is outside the denoising loop")
+    c.add_argument("--call", type=int, metavar="N", help="only in the module's Nth call of a step, from 0")
+    c.add_argument("--negative", action="store_true", help="only for the negative prompt")
+    c.add_argument("--if", metavar="EXPR", help="only if this Python expression is true")
     c.add_argument("--hit", type=int, metavar="N", help="only at the Nth match")
     c.add_argument("--once", action="store_true", help="remove it when it has stopped the run")
-    c = command("watch", set_watch, "print the statistics of tensors that match a glob, without a stop")
-    c.add_argument("place", metavar="GLOB")
-    tensors(c)
+    c.add_argument("--watch", action="store_true", help="print the statistics of the tensors as they pass, without a stop")
     command("breaks", simple("breaks", text.breakpoints_of), "list breakpoints and watches")
     c = command("remove", simple("remove", text.removed), "remove a breakpoint or a watch")
     c.add_argument("number", type=int)
@@ -164,13 +165,6 @@ def several(c):
     c.add_argument("--user", action="store_true", help="the sessions of all folders")
     c.add_argument("--dry-run", action="store_true", dest="dry", help="only list what would be done")
     c.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def tensors(c):
-    c.add_argument("--step", type=int, metavar="N", help="only in step N, from 0; -1 is outside the denoising loop")
-    c.add_argument("--call", type=int, metavar="N", help="only in the module's Nth call of a step, from 0")
-    c.add_argument("--negative", action="store_true", help="only for the negative prompt")
-    c.add_argument("--if", dest="condition", metavar="EXPR", help="only if this Python expression is true")
 
 
 def seconds(written: str) -> float:
@@ -279,17 +273,11 @@ def files_in(root: Path) -> tuple[Path, Path]:
             now += timedelta(microseconds=1)
 
 
-def set_break(place, session, step, call, negative, hit, condition, once):
-    asked = {"step": step, "call": call, "hit": hit, "negative": negative, "if": condition, "once": once}
+def set_break(place, session, hit, **conditions):
     if hit is not None and hit < 1:
         raise Refused(f"--hit {hit}: must be a whole number, 1 or more")
-    asked = parse_place(place) | given(asked)
+    asked = parse_place(place) | given({"hit": hit, **conditions})
     return wire.call(live(session), "break", asked), text.breakpoint_of, 0
-
-
-def set_watch(place, session, **conditions):
-    asked = {"glob": place} | given({"if" if k == "condition" else k: v for k, v in conditions.items()})
-    return wire.call(live(session), "watch", asked), text.breakpoint_of, 0
 
 
 def resume(command, session, max_wait, **more):
@@ -347,11 +335,7 @@ def log(session, lines):
     if lines < 0:
         raise Refused(f"--lines {lines}: must be 0 or more")
     chosen = wire.choose(session)
-    if chosen["state"] in ENDED:
-        result = {"lines": lines_of(Path(chosen.get("output") or os.devnull), lines)}
-    else:
-        result = wire.call(chosen["session"], "log", {"lines": lines} if lines else {})
-    return result, lambda r: "\n".join(r["lines"]), 0
+    return {"lines": lines_of(Path(chosen.get("output") or os.devnull), lines)}, lambda r: "\n".join(r["lines"]), 0
 
 
 def sessions(user):

@@ -146,7 +146,7 @@ def debug_tensors(scratch: Path, root: Path):
         expect("breakpoint 3: transformer.layers.1.attention:q, step 1, call 0, hit 1",
                "break", "transformer.layers.1.attention:q", "--step", 1, "--call", 0, "--hit", 1)  # fmt: skip
         expect("breakpoint 4: transformer.lajers.0", "break", "transformer.lajers.0")
-        expect("watch 5: transformer.layers.1, step 1", "watch", "transformer.layers.1", "--step", 1)
+        expect("watch 5: transformer.layers.1, step 1", "break", "transformer.layers.1", "--step", 1, "--watch")
         expect("stopped before the run begins\nbreakpoint 4: transformer.lajers.0 names no module", "continue", code=2)
         expect(r"stopped after text_encoder.layers.0 \(breakpoint 1, hit 1\): float32 \[1, \d+, 24\]", "continue")
         expect("""text_encoder.layers.0 .Qwen3DecoderLayer.
@@ -506,7 +506,7 @@ vars
 break transformer.layers.1.attention.to_q --step 1
 break latents --hit 2 --once
 break transformer.layers.0.feed_forward* --step 2 --call 0 --if out.abs().max()>1e9
-watch transformer.layers.1 --step 0
+break transformer.layers.1 --step 0 --watch
 break nothing* --negative
 breaks
 status

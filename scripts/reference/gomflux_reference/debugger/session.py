@@ -21,7 +21,7 @@ BEFORE = 5  # tensors that a stop lists
 WATCHED = 1000  # statistics that are kept until the next answer
 PATIENCE = 5  # seconds in which a run can end by itself
 WAKE = 0.1  # seconds after which a stopped thread looks for signals, which another thread may have got
-UNTRACED = ("status", "log", "breaks")
+UNTRACED = ("status", "breaks")
 
 
 class Job:
@@ -125,7 +125,7 @@ class Session:
             if not passage.matches(b):
                 continue
             why = self.hit(b, passage.here, stop is None)
-            if why and b.watch:
+            if why and b.asked.get("watch"):
                 self._watch(b, passage)
             else:
                 stop = stop or why
@@ -253,12 +253,6 @@ class Session:
             b.code = expressions.parsed(asked["if"])
         if b.at_line:
             asked["file"] = self.lines.check(asked["file"], asked["line"])
-        return self._add(b)
-
-    def do_watch(self, arguments):
-        return self._add(breakpoints.Breakpoint(0, breakpoints.checked(arguments, watch=True), watch=True))
-
-    def _add(self, b):
         if self.tensors and not b.at_line:
             self.tensors.check(b.asked)
         with self.changed:
@@ -432,12 +426,6 @@ class Session:
     def do_status(self, _):
         with self.changed:
             return self.status()
-
-    def do_log(self, arguments):
-        count = arguments.get("lines", 0)
-        if not isinstance(count, int) or count < 0:
-            raise Refused(f"lines {count!r}: must be a number of lines")
-        return {"lines": lines_of(self.output, count)}
 
     def do_terminate(self, _):
         self.ending = wire.TERMINATED
