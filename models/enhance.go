@@ -58,6 +58,7 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 			return e, errors.New("rewriting the prompt: the language model wrote nothing")
 		}
 		if e.Lost = lostQuote(prompt, e.Text.Text); e.Lost == "" {
+			e.Text.Text = r.Place(e.Text.Text)
 			return e, nil
 		}
 		if piece != nil {
@@ -69,7 +70,7 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 		messages = append(messages[:2:2], textgen.TextMessage("assistant", e.Text.Text),
 			textgen.TextMessage("user", fmt.Sprintf("The text “%s” is missing. Write the prompt again, with it.", e.Lost)))
 	}
-	e.Text.Text = prompt
+	e.Text.Text = r.Place(prompt)
 	return e, nil
 }
 

@@ -166,6 +166,9 @@ def parse(argv=None) -> dict:
     c.add_argument("out", type=Path)
     c.add_argument("--picture", type=Path, required=True)
 
+    c = command("boxes", write_boxes, "write what diffusers makes of prompts with boxes for FLUX.3 (models/family/testdata/boxes.json)")
+    c.add_argument("out", type=Path)
+
     c = command("convert", debug.convert, "convert a .pt file to .safetensors")
     c.add_argument("source", type=Path, help="written by torch.save: a tensor, or lists and dicts of tensors")
     c.add_argument("out", type=Path, nargs="?", help="default: next to it, with the other extension")
@@ -259,6 +262,12 @@ def write_caption(**args):
     from . import caption
 
     caption.write(**args)
+
+
+def write_boxes(out):
+    from . import boxes
+
+    boxes.write(out)
 
 
 def make_loras(out):
