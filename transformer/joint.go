@@ -234,7 +234,9 @@ func wideSwiGLU(first *mlx.Array, a, b mlx.Columns) *mlx.Array {
 	return mlx.SwiGLU(first, wideColumns(a), wideColumns(b))
 }
 
-func wideColumns(c mlx.Columns) mlx.Columns { return mlx.Columns{X: nn.WidenFP16(c.X), From: c.From, Size: c.Size} }
+func wideColumns(c mlx.Columns) mlx.Columns {
+	return mlx.Columns{X: nn.WidenFP16(c.X), From: c.From, Size: c.Size}
+}
 
 // geluLinear is diffusers' GELU, with approximate "tanh" unless it is exact.
 type geluLinear struct {

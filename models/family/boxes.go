@@ -58,7 +58,7 @@ func (r Rewriter) WithBoxes(boxes []Box) (Rewriter, error) {
 		return r, nil
 	}
 	if r.Layout == nil {
-		return r, errs.Requestf("boxes: prompts for this model have none (FLUX.3's have)")
+		return r, errs.Requestf("boxes: prompts for this model cannot have any (FLUX.3's can)")
 	}
 	layout := *r.Layout
 	for i, b := range boxes {

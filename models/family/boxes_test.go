@@ -2,7 +2,6 @@ package family_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -56,7 +55,7 @@ func TestBoxes(t *testing.T) {
 	}
 }
 
-// TestBoxesRefused expects errors for boxes that are no boxes, and for models whose prompts have none.
+// TestBoxesRefused expects errors for boxes that are no boxes, and for models whose prompts cannot have any.
 func TestBoxesRefused(t *testing.T) {
 	whole := []float64{0, 0, 1, 1}
 	for want, boxes := range map[string][]family.Box{
@@ -72,7 +71,8 @@ func TestBoxesRefused(t *testing.T) {
 			t.Errorf("found %v, expected %s", err, want)
 		}
 	}
-	if _, err := family.RewriterFor("FluxPipeline").WithBoxes([]family.Box{{BBox: whole}}); err == nil || !strings.Contains(fmt.Sprint(err), "FLUX.3") {
+	_, err := family.RewriterFor("FluxPipeline").WithBoxes([]family.Box{{BBox: whole}})
+	if err == nil || !strings.Contains(err.Error(), "FLUX.3") {
 		t.Errorf("FLUX.1: %v", err)
 	}
 	layout, err := family.RewriterFor("Flux3DistilledModularPipeline").WithBoxes([]family.Box{{BBox: whole}})
