@@ -33,6 +33,8 @@ type LanguageOptions struct {
 	// Thinking is the largest number of tokens that the language model thinks before it rewrites a prompt, in
 	// addition to MaxTokens. 0 stands for no thinking, except if the model's family has its own value.
 	Thinking int
+	// Boxes place elements of the image in a rewritten prompt for FLUX.3.
+	Boxes []Box
 	// Quantize is as in [OpenOptions].
 	Quantize Quantization
 	// Device and Dtype are as in [OpenOptions].
@@ -54,6 +56,22 @@ type LanguageOptions struct {
 	// Warn, if set, is called if the language model needs more memory than is free, and if it lost a
 	// quoted text twice, so that the prompt stays as it is.
 	Warn func(string)
+}
+
+// A Box places an element that a prompt names in the image. Its fields are named in JSON as in diffusers. Boxes
+// have four numbers, y_min, x_min, y_max and x_max, from 0 to 1.
+type Box struct {
+	// ID is a word by which the rewritten prompt cites the element; "" stands for obj_ and a number.
+	ID string `json:"id"`
+	// Desc is what it looks like. The language model describes it if it is empty.
+	Desc string `json:"desc"`
+	// BBox is its place in an image from a prompt alone. Edits have the other fields.
+	BBox []float64 `json:"bbox"`
+	// From is the reference image with the element, from ref_image_0 on, or target for a new element.
+	From string `json:"from"`
+	// Source is its place there, nil for a new element, and Target that in the result, nil if it is removed.
+	Source []float64 `json:"src_bbox"`
+	Target []float64 `json:"tgt_bbox"`
 }
 
 // Sampling is how a language model chooses its next word. The fields have the names of OpenAI's API and of
@@ -134,7 +152,14 @@ func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, r
 	if err != nil {
 		return nil, err
 	}
-	rewriter := family.RewriterFor(class)
+	var boxes []family.Box
+	for _, b := range o.Boxes {
+		boxes = append(boxes, family.Box(b))
+	}
+	rewriter, err := family.RewriterFor(class).WithBoxes(boxes)
+	if err != nil {
+		return nil, public(err)
+	}
 	rewriter.MaxTokens = cmp.Or(o.MaxTokens, rewriter.MaxTokens)
 	if o.Thinking > 0 {
 		rewriter.Thinking, rewriter.ThinkingBudget = true, o.Thinking

@@ -46,6 +46,26 @@ func TestEnhance(t *testing.T) {
 	}
 }
 
+// TestBoxes expects the user's box at the end of a rewritten prompt, and an error by a model whose prompts cannot have any.
+func TestBoxes(t *testing.T) {
+	m := openTestModel(t, "flux3-klein")
+	seed := uint64(3)
+	o := gomflux.Options{Prompt: "a man", Height: 32, Width: 32, Steps: 1, Seed: &seed, Enhance: &gomflux.LanguageOptions{
+		MaxTokens: 12, Boxes: []gomflux.Box{{ID: "hat", Desc: "red", BBox: []float64{0, 0.25, 0.5, 1}}},
+	}}
+	res, err := m.Generate(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const table = ` [{"id": "hat", "bbox": [0, 250, 500, 1000], "desc": "red"}]`
+	if s := res.Settings; !strings.HasSuffix(s.Prompt, table) || s.OriginalPrompt != "a man" || len(s.Prompt) == len(table) {
+		t.Errorf("prompt %q of %q, expected a text and%s", s.Prompt, s.OriginalPrompt, table)
+	}
+	if _, err := openTestModel(t, "qwen-edit").Generate(t.Context(), o); err == nil || !strings.Contains(err.Error(), "boxes: ") {
+		t.Errorf("Qwen-Image-Edit: %v", err)
+	}
+}
+
 // TestDescribe describes an image with a model in low RAM, which then still generates images.
 func TestDescribe(t *testing.T) {
 	m := openTestModel(t, "qwen-edit")

@@ -46,7 +46,8 @@ type Step struct {
 	Sigma float64
 	// Latents are the noisy latents.
 	Latents Latents
-	// Denoised are the latents without noise, as the model predicts them at this step.
+	// Denoised are the latents without noise, as the model predicts them at this step. Those of layers are in
+	// a grid, row by row from the lowest, without the whole image.
 	Denoised Latents
 }
 

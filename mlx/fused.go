@@ -354,18 +354,29 @@ func (c Columns) Array() *Array {
 func AllColumns(x *Array) Columns { return Columns{x, 0, x.Dim(-1)} }
 
 // SwiGLU returns the columns [first, silu(a)·b]. first, which may be nil, is [B, L, W].
-func SwiGLU(first *Array, a, b Columns) *Array { return activate(first, a, b, false) }
+func SwiGLU(first *Array, a, b Columns) *Array { return activate(first, silu, a, b) }
 
 // ConcatGELU returns the columns [first, gelu(a)], with GELU's approximation by tanh. first, which
 // may be nil, is [B, L, W].
-func ConcatGELU(first *Array, a Columns) *Array { return activate(first, a, Columns{}, false) }
+func ConcatGELU(first *Array, a Columns) *Array { return activate(first, geluTanh, a, Columns{}) }
+
+// GEGLU returns the columns gelu(a)·b, or gelu(a) if b has no X, with the GELU of [Array.GELU].
+func GEGLU(a, b Columns) *Array { return activate(nil, gelu, a, b) }
 
 // WideSiLU is [Array.SiLU] in float32 inside, as torch computes it.
-func WideSiLU(x *Array) *Array { return activate(nil, AllColumns(x), Columns{}, true) }
+func WideSiLU(x *Array) *Array { return activate(nil, silu, AllColumns(x), Columns{}) }
 
-// activate returns the columns [first, f(a)], where f(a) is silu(a)·b if there is a b, silu(a) if silu
-// is set, else gelu(a).
-func activate(first *Array, a, b Columns, silu bool) *Array {
+// An activation is the name of a function in common.h.
+type activation string
+
+const (
+	silu     activation = "silu"
+	gelu     activation = "gelu"
+	geluTanh activation = "gelu_tanh"
+)
+
+// activate returns the columns [first, f(a)], or [first, f(a)·b] if there is a b.
+func activate(first *Array, f activation, a, b Columns) *Array {
 	arrays := []*Array{a.X}
 	for _, x := range []*Array{first, b.X} {
 		if x != nil {
@@ -382,12 +393,12 @@ func activate(first *Array, a, b Columns, silu bool) *Array {
 		aligned = aligned && b.From%v == 0 && b.X.Dim(-1)%v == 0
 	}
 	if !aligned || !activationKernel.usable(arrays...) {
-		return activationGraph(first, a, b, silu)
+		return activationGraph(first, f, a, b)
 	}
 	rows := a.X.Size() / shape[len(shape)-1]
 	shape[len(shape)-1] = skip + a.Size
 	l := launch{
-		constants: []constant{{"T", a.X.Dtype()}, {"FIRST", first != nil}, {"GATED", b.X != nil}, {"SILU", silu}},
+		constants: []constant{{"T", a.X.Dtype()}, {"FIRST", first != nil}, {"GATED", b.X != nil}, {"F", f}},
 		inputs:    []input{{"a", a.X}},
 		outputs:   []output{{"y", a.X.Dtype(), shape}},
 		ints: []parameter[int]{{"rows", rows}, {"inner", a.Size}, {"first_width", skip}, {"a_width", a.X.Dim(-1)},
@@ -404,15 +415,20 @@ func activate(first *Array, a, b Columns, silu bool) *Array {
 	return activationKernel.apply(l)[0]
 }
 
-func activationGraph(first *Array, a, b Columns, silu bool) *Array {
-	y := a.Array()
+func activationGraph(first *Array, f activation, a, b Columns) *Array {
+	y, gated := a.Array(), b.X != nil
 	switch {
-	case b.X != nil:
-		y = swiGLU(y, b.Array())
-	case silu:
+	case f == silu && gated:
+		y, gated = swiGLU(y, b.Array()), false
+	case f == silu:
 		y = y.wideSiLU()
+	case f == gelu:
+		y = y.GELU()
 	default:
 		y = y.GELUTanh()
+	}
+	if gated {
+		y = y.Mul(b.Array())
 	}
 	if first == nil {
 		return y

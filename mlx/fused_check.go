@@ -47,10 +47,12 @@ func init() {
 	}
 	activationKernel.check = func() (found, expected []*Array) {
 		x, first := Normal(Key(1), Float32, 2, 3, 48).Times(3), Normal(Key(2), Float32, 2, 3, 8)
-		a, b := Columns{x, 8, 16}, Columns{x, 24, 16}
-		return []*Array{SwiGLU(nil, a, b), SwiGLU(first, a, b), ConcatGELU(first, a), ConcatGELU(nil, AllColumns(x)), WideSiLU(x)},
-			[]*Array{activationGraph(nil, a, b, false), activationGraph(first, a, b, false), activationGraph(first, a, Columns{}, false),
-				activationGraph(nil, AllColumns(x), Columns{}, false), activationGraph(nil, AllColumns(x), Columns{}, true)}
+		a, b, all := Columns{x, 8, 16}, Columns{x, 24, 16}, AllColumns(x)
+		return []*Array{SwiGLU(nil, a, b), SwiGLU(first, a, b), ConcatGELU(first, a), ConcatGELU(nil, all), WideSiLU(x), GEGLU(a, b),
+				GEGLU(all, Columns{})},
+			[]*Array{activationGraph(nil, silu, a, b), activationGraph(first, silu, a, b), activationGraph(first, geluTanh, a, Columns{}),
+				activationGraph(nil, geluTanh, all, Columns{}), activationGraph(nil, silu, all, Columns{}),
+				activationGraph(nil, gelu, a, b), activationGraph(nil, gelu, all, Columns{})}
 	}
 	// the three kernels of a group norm are checked together
 	group := func() (found, expected []*Array) {

@@ -58,7 +58,7 @@ type launch struct {
 // A constant is a macro in a kernel's source.
 type constant struct {
 	name  string
-	value any // an int, a bool or a Dtype
+	value any // an int, a bool, a Dtype or an activation
 }
 
 // An input is an array that a kernel reads. It is made contiguous if it is not.
@@ -223,6 +223,8 @@ func (l *launch) variant(k *kernel) string {
 			b = strconv.AppendBool(b, v)
 		case Dtype:
 			b = append(b, v.String()...)
+		case activation:
+			b = append(b, v...)
 		}
 	}
 	for _, in := range l.inputs {

@@ -118,9 +118,11 @@ func kernelCases() (cases []kernelCase) {
 			if i%2 == 1 {
 				b = Columns{y, 2 * v, c.packs * v}
 			}
-			return []*Array{SwiGLU(first, a, b), ConcatGELU(first, a), WideSiLU(y)}, []*Array{
-				activationGraph(wide(first), wideColumns(a), wideColumns(b), false),
-				activationGraph(wide(first), wideColumns(a), Columns{}, false), activationGraph(nil, AllColumns(wide(y)), Columns{}, true)}
+			all, wideA, wideB, wideAll := AllColumns(y), wideColumns(a), wideColumns(b), AllColumns(wide(y))
+			return []*Array{SwiGLU(first, a, b), ConcatGELU(first, a), WideSiLU(y), GEGLU(a, b), GEGLU(all, Columns{})}, []*Array{
+				activationGraph(wide(first), silu, wideA, wideB), activationGraph(wide(first), geluTanh, wideA, Columns{}),
+				activationGraph(nil, silu, wideAll, Columns{}), activationGraph(nil, gelu, wideA, wideB),
+				activationGraph(nil, gelu, wideAll, Columns{})}
 		}, "activation %v", c)
 	}
 	for i, c := range []struct{ n, h, w, packs, groups int }{

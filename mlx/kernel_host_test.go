@@ -275,6 +275,8 @@ var hostFaults = []plantedFault{
 	{"an element that is never written", "upsample", "upsample.cpp", "store<V>(out + next + C, p);", "", "differ"},
 	{"a shift by too much", "dequantize", "dequantize.cpp", "bits >>= BITS", "bits >>= 8 * BITS", "shift exponent"},
 	{"another column", "activation", "activation.cpp", "a_column + column", "column", "differ"},
+	{"the other half of a distribution", "activation", "common.h", "? tail : 1.0f - tail", "? 1.0f - tail : tail", "differ"},
+	{"a coefficient", "activation", "common.h", "1.421413741f", "1.431413741f", "differ"},
 	{"past the end of a local array", "modulated_norm 2", "modulated_norm.cpp", "i < V; i++) v[k][i] = (v", "i <= V; i++) v[k][i] = (v",
 		"out of bounds"},
 	{"chunks that overlap", "group norm {1 5 7", "group_apply.cpp", "from = block % chunks * chunk", "from = block % chunks", "differ"},

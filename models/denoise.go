@@ -116,7 +116,7 @@ func (r *Run) evaluate(i int, latents *mlx.Array, state scheduler.State, seeds [
 			if in := r.inpainting; in != nil {
 				denoised = in.over(denoised, in.image)
 			}
-			out.denoised = owned(denoised)
+			out.denoised = owned(r.layerGrid(denoised))
 			made = append(made, out.denoised)
 		}
 		return made

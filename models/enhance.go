@@ -9,7 +9,6 @@ import (
 
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textgen"
 )
 
@@ -59,6 +58,7 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 			return e, errors.New("rewriting the prompt: the language model wrote nothing")
 		}
 		if e.Lost = lostQuote(prompt, e.Text.Text); e.Lost == "" {
+			e.Text.Text = r.Place(e.Text.Text)
 			return e, nil
 		}
 		if piece != nil {
@@ -70,7 +70,7 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 		messages = append(messages[:2:2], textgen.TextMessage("assistant", e.Text.Text),
 			textgen.TextMessage("user", fmt.Sprintf("The text “%s” is missing. Write the prompt again, with it.", e.Lost)))
 	}
-	e.Text.Text = prompt
+	e.Text.Text = r.Place(prompt)
 	return e, nil
 }
 
@@ -85,7 +85,7 @@ func (m *LanguageModel) Describe(img image.Image, question string, o textgen.Opt
 
 // Caption describes an image for a model that splits it into layers, which sees it in a size.
 func (m *LanguageModel) Caption(img image.Image, size image.Point) (textgen.Text, error) {
-	seen := picture.Resize(picture.Opaque(img), size.X, size.Y)
+	seen := family.OpaqueCopy(img, size)
 	user := textgen.Message{Role: "user", Content: []textgen.Content{{Text: family.Caption}, {Image: true}}}
 	o := textgen.Options{Sampling: textgen.Sampling{RepetitionPenalty: 1.05}, MaxTokens: 512}
 	messages := []textgen.Message{textgen.TextMessage("system", "You are a helpful assistant."), user}

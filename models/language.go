@@ -395,11 +395,7 @@ func (m *LanguageModel) encode(messages []textgen.Message, thinking bool) ([]int
 
 // see prepares an image for the vision encoder.
 func (m *LanguageModel) see(img image.Image) (in textenc.VisionInput, err error) {
-	p := *m.processor
-	if p.MaxPixels == nil || *p.MaxPixels > maxSeen {
-		most := maxSeen
-		p.MaxPixels = &most
-	}
+	p := m.processor.AtMost(maxSeen)
 	fit, err := p.Resized(img.Bounds().Size())
 	if err != nil {
 		return in, err

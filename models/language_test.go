@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"image"
+	"image/png"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -91,6 +92,50 @@ func TestWrite(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCaption compares the text that describes an image with transparent pixels with that of diffusers'
+// get_image_caption, for a model whose image processor scales the image up.
+func TestCaption(t *testing.T) {
+	var want struct {
+		Caption []int32
+		Margin  float64
+	}
+	data, err := os.ReadFile("testdata/qwen-layered/caption.json")
+	if err == nil {
+		err = json.Unmarshal(data, &want)
+	}
+	if err != nil || want.Margin < 1e-3 { // less, and rounding decides
+		t.Fatal(want.Margin, err)
+	}
+	file, err := os.Open("testdata/qwen-layered/transparent.png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	img, err := png.Decode(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		m, err := openLanguage(t, modelFolder(t, "qwen-layered"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		got, err := m.Caption(img, image.Pt(32, 64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		expected, err := m.Spell(want.Caption)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := func(text string) string { return strings.TrimSpace(strings.ReplaceAll(text, "\ufffd", "")) } // whole characters
+		if found, expected := whole(got.Text), whole(expected); found != expected || len(found) < 500 {
+			t.Errorf("found %q, expected %q", found, expected)
+		}
+	})
 }
 
 // TestEnhanceQuotes keeps quoted texts: a random model loses them, is asked again, and then the prompt

@@ -2,6 +2,7 @@ package models
 
 import (
 	"image"
+	"math"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/errs"
@@ -67,6 +68,20 @@ func (r *Run) fromTorch(x *mlx.Array, shape []int) *mlx.Array {
 		return x
 	}
 	return x.Transpose(1, 0, 2, 3).Reshape(shape...)
+}
+
+// layerGrid returns latents [B, C, h, w] as a preview shows them: layers next to each other in a grid as
+// wide as it is high, or one column wider, the lowest at its start. The whole image is left out.
+func (r *Run) layerGrid(x *mlx.Array) *mlx.Array {
+	n := r.Layers
+	if r.images() == 1 {
+		return x
+	}
+	columns := int(math.Ceil(math.Sqrt(float64(n))))
+	rows := (n + columns - 1) / columns
+	b, c, h, w := x.Dim(0), x.Dim(1), x.Dim(2)/(n+1), x.Dim(3)
+	tiles := mlx.Concat(2, x.Slice(2, h, x.Dim(2)), mlx.Zeros(x.Dtype(), b, c, (rows*columns-n)*h, w))
+	return tiles.Reshape(b, c, rows, columns, h, w).Transpose(0, 1, 2, 4, 3, 5).Reshape(b, c, rows*h, columns*w)
 }
 
 // decodeLayers decodes the layers in latents [C, h, w]. A hook sees them in one batch, as in diffusers.

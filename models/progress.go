@@ -33,7 +33,7 @@ type Step struct {
 	Steps    int     // number of steps that run
 	Sigma    float64 // noise level of Latents, from 1 to 0
 	Latents  Latents
-	Denoised Latents // estimate of the clean latents at this step
+	Denoised Latents // estimate of the clean latents at this step; of layers, a grid without the whole image
 }
 
 // A Result is a generated image, with the times that its phases took.

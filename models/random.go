@@ -98,7 +98,7 @@ func (r *Run) StepFLOPs(text int) (flops float64, ok bool) {
 	if t.Class.FLOPs == nil {
 		return 0, false
 	}
-	return float64(len(r.prompts)) * t.Class.FLOPs(t.Model, r.ImageTokens(), text), true
+	return float64(len(r.prompts)) * t.Class.FLOPs(t.Model, r.latentTokens(), references, text), true
 }
 
 // DecodeFLOPs returns the number of floating-point operations of decoding the image, or its layers.

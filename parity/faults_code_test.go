@@ -40,6 +40,8 @@ var fusedFaults = []codeFault{
 		"transformer.transformer_blocks.0.img_norm2@0", "modulation.addThenNorm"},
 	{"gate missing in the feed-forward", "transformer/qwenimage21.go", "return wideSwiGLU(nil, in[0], in[1])", "return in[1].Array()",
 		"qwen-image-21", "transformer.transformer_blocks.0.img_mlp@0", "qwenImage21FeedForward.Forward"},
+	{"SiLU missing before the modulation", "transformer/cosmos.go", "active := n.Fused(", "t.active = t.embedded",
+		"anima", "transformer.transformer_blocks.0.norm1@0", "cosmosAdaNorm.modulation"},
 	{"bias missing before a group norm", "vae/coder.go", "y = r.Conv2.Plain(", "y = y.Sub(r.Conv1.Bias.As(x.Dtype()))",
 		"zimage-ordinary", "vae.decoder.mid_block.resnets.0", "resnet.Forward"},
 	{"row of the timestep after", "models/family/time_table.go", "row, n := t.rows.Slice(", "i = min(i+1, len(t.timesteps)-1)",

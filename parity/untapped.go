@@ -25,7 +25,8 @@ var untappedRules = []component.Untapped{{
 	Names:  regexp.MustCompile(`^text_encoder.*:out\.hidden_states\.\d+$`),
 	Reason: "hidden states, which are compared as outputs of layers",
 }, {
-	Names: regexp.MustCompile(`^transformer(\.t_embedder)?@\d+(#\d+)?:in\.[01]$|^transformer@\d+(#\d+)?:in\.(timestep|guidance)$|` +
+	Names: regexp.MustCompile(`^transformer(\.t_embedder)?@\d+(#\d+)?:in\.[01]$|` +
+		`^transformer@\d+(#\d+)?:in\.((target_)?timestep|guidance)$|` +
 		`\.time_((text|guidance)_)?embed@\d+(#\d+)?:in\.[01]$|\.time_proj@\d+(#\d+)?:in\.0$`),
 	Reason: "timesteps and guidance scales before their sinusoidal embedding, which the host computes",
 }, {

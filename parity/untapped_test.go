@@ -37,6 +37,7 @@ func TestUntapped(t *testing.T) {
 		{"flux1-schnell-ordinary", "transformer.time_text_embed.time_proj@0:in.0", true},
 		{"flux1-schnell-ordinary", "transformer@0:in.timestep", true},
 		{"flux1-schnell-ordinary", "transformer@0:in.img_ids", false},
+		{"flux3-klein", "transformer@1:in.target_timestep", true},
 		{"flux2-klein", "text_encoder", true},
 		{"flux2-klein", "text_encoder.model#1", true},
 		{"flux2-klein", "text_encoder.model:out.hidden_states.2", true},

@@ -114,6 +114,14 @@ func (p *Qwen2VLImageProcessor) pixels() (least, most int) {
 	return least, most
 }
 
+// AtMost returns the processor with a limit of pixels, unless its own is lower.
+func (p Qwen2VLImageProcessor) AtMost(pixels int) *Qwen2VLImageProcessor {
+	if _, most := p.pixels(); most > pixels {
+		p.MaxPixels = &pixels
+	}
+	return &p
+}
+
 func (p *Qwen2VLImageProcessor) patches() visionPatches {
 	return visionPatches{p.PatchSize, p.MergeSize, p.TemporalPatchSize}
 }

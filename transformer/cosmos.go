@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -113,7 +114,7 @@ func NewCosmos(c CosmosConfig) *Cosmos {
 	norm := func() *cosmosAdaNorm { return newCosmosAdaNorm(dim, c.AdaLNLoRADim, 3) }
 	for range c.NumLayers {
 		m.TransformerBlocks = append(m.TransformerBlocks, &cosmosBlock{
-			Norm1: norm(), Attn1: newCosmosAttention(c, dim),
+			Norm1: norm(), Attn1: newCosmosAttention(c, 0),
 			Norm2: norm(), Attn2: newCosmosAttention(c, c.TextEmbedDim),
 			Norm3: norm(), FF: newPlainFeedForward(dim, int(c.MLPRatio*float64(dim))),
 		})
@@ -158,10 +159,10 @@ func (m *Cosmos) Sequence(height, width int) (*CosmosSequence, error) {
 		}
 		r := nn.NewQwenImageRope(at, []int{dim}, float64(float32(10000*stretch)))
 		if axis == 0 {
-			s.rope = r
+			s.rope = nn.Rope{Cos: r.Cos, Sin: r.Sin, Layout: mlx.RopeHalves}
 			continue
 		}
-		s.rope = nn.Rope{Cos: mlx.Concat(1, s.rope.Cos, r.Cos), Sin: mlx.Concat(1, s.rope.Sin, r.Sin)}
+		s.rope.Cos, s.rope.Sin = mlx.Concat(1, s.rope.Cos, r.Cos), mlx.Concat(1, s.rope.Sin, r.Sin)
 	}
 	return s, nil
 }
@@ -248,12 +249,13 @@ func (r *cosmosRope) Forward(rope nn.Rope, x *mlx.Array) joint {
 	twice := func(x *mlx.Array) *mlx.Array { return mlx.Concat(1, x, x) }
 	once := func(x *mlx.Array) *mlx.Array { return x.Slice(1, 0, x.Dim(1)/2) }
 	cos, sin := r.Tap2(twice(rope.Cos), twice(rope.Sin), x)
-	return joint{rope: nn.Rope{Cos: once(cos), Sin: once(sin)}, emb: [2]*mlx.Array{cos, sin}}
+	return joint{rope: nn.Rope{Cos: once(cos), Sin: once(sin), Layout: rope.Layout}, emb: [2]*mlx.Array{cos, sin}}
 }
 
 // A cosmosTime is what blocks see of a step's time.
 type cosmosTime struct {
 	embedded *mlx.Array // normed sinusoids [1, dim]
+	active   *mlx.Array // SiLU of embedded, for all norms
 	temb     *mlx.Array // [1, 3·dim], which is added to the modulation of every norm
 }
 
@@ -271,6 +273,7 @@ func (e *cosmosEmbedding) Forward(x, sinusoids *mlx.Array) cosmosTime {
 	temb := e.TEmbedder.Forward(y)
 	var t cosmosTime
 	t.temb, t.embedded = e.Tap2(temb, e.Norm.Forward(y), x)
+	t.active = mlx.WideSiLU(t.embedded)
 	return t
 }
 
@@ -307,7 +310,9 @@ func newCosmosAdaNorm(dim, rank, parts int) *cosmosAdaNorm {
 
 // modulation returns the norm's shift, scale and gate for a time.
 func (n *cosmosAdaNorm) modulation(t cosmosTime) (m modulation) {
-	y := n.Linear2.Forward(n.Linear1.Forward(n.Activation.Forward(t.embedded)))
+	active := n.Fused("cosmosAdaNorm.modulation",
+		func() *mlx.Array { return t.active }, func() *mlx.Array { return n.Activation.Forward(t.embedded) })
+	y := n.Linear2.Forward(n.Linear1.Forward(active))
 	y = y.Add(t.temb.Slice(1, 0, y.Dim(1))).ExpandDims(1)
 	for i, part := range y.Split(n.parts, -1) {
 		*[]**mlx.Array{&m.Shift, &m.Scale, &m.Gate}[i] = part
@@ -368,35 +373,42 @@ type cosmosAttention struct {
 	NormK     *nn.RMSNorm `w:"norm_k"`
 	ToOut     []nn.Layer  `w:"to_out"`
 
-	heads int
+	QKV, KV nn.Stack // one of the two: for attention to the image, or to the text
+	heads   int
 }
 
-func newCosmosAttention(c CosmosConfig, context int) *cosmosAttention {
+// newCosmosAttention declares attention of the image to itself, or to a text of so many features.
+func newCosmosAttention(c CosmosConfig, text int) *cosmosAttention {
 	dim, head := c.Width(), c.AttentionHeadDim
-	return &cosmosAttention{
+	context := cmp.Or(text, dim)
+	a := &cosmosAttention{
 		ToQ: nn.NewLinear(dim, dim, false), ToK: nn.NewLinear(context, dim, false), ToV: nn.NewLinear(context, dim, false),
 		NormQ: nn.NewRMSNorm(head, 1e-5), NormK: nn.NewRMSNorm(head, 1e-5),
 		ToOut: []nn.Layer{nn.NewLinear(dim, dim, false), &dropout{}}, heads: c.NumAttentionHeads,
 	}
+	if text == 0 {
+		a.QKV = nn.NewStack(a.ToQ, a.ToK, a.ToV)
+	} else {
+		a.KV = nn.NewStack(a.ToK, a.ToV)
+	}
+	return a
 }
 
 // Forward takes x [B, L, dim] and c [B or 1, T, context], nil for attention to x itself. The result may
 // be wide: see [nn.Linear.ForwardWide].
 func (a *cosmosAttention) Forward(x, c *mlx.Array, j joint) *mlx.Array {
-	context := x
-	if c != nil {
-		context = c
-	}
-	q, k := a.NormQ.Forward(nn.Heads(a.ToQ.Forward(x), a.heads)), a.NormK.Forward(nn.Heads(a.ToK.Forward(context), a.heads))
-	v := nn.Heads(a.ToV.Forward(context), a.heads)
-	o := nn.AttentionOptions{LengthFirst: true}
+	var projected []mlx.Columns
 	if c == nil {
-		o.Rotate = j.rope.HalfSplit
+		projected = a.QKV.Forward(x)
+	} else {
+		projected = append([]mlx.Columns{mlx.AllColumns(a.ToQ.Forward(x))}, a.KV.Forward(c)...)
 	}
+	qkv := nn.NewQKV(projected, a.NormQ, a.NormK)
+	qkv.HeadsFirst = true
+	q, k, v := a.NormRope(j.rope, a.heads, qkv)
 	if b := q.Dim(0); k.Dim(0) != b {
 		k, v = k.BroadcastTo(b, k.Dim(1), k.Dim(2), k.Dim(3)), v.BroadcastTo(b, v.Dim(1), v.Dim(2), v.Dim(3))
 	}
-	y := nn.MergeHeads(a.Attend(o, q, k, v))
-	y = a.ToOut[0].(*nn.Linear).ForwardWide(y, x.Dtype())
+	y := a.ToOut[0].(*nn.Linear).ForwardWide(j.attend(&a.Module, q, k, v), x.Dtype())
 	return a.Tap(a.ToOut[1].Forward(y), x, c, j.emb[0], j.emb[1])
 }

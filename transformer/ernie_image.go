@@ -256,7 +256,7 @@ type ernieFeedForward struct {
 // Forward may return a wide result: see [nn.Linear.ForwardWide].
 func (f *ernieFeedForward) Forward(x *mlx.Array) *mlx.Array {
 	in := f.In.Forward(x)
-	y := nn.WidenFP16(in[0].Array()).GELU().Mul(nn.WidenFP16(in[1].Array()))
+	y := mlx.GEGLU(wideColumns(in[0]), wideColumns(in[1]))
 	return f.Tap(f.LinearFC2.ForwardWide(y, x.Dtype()), x)
 }
 

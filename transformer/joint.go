@@ -231,8 +231,11 @@ func wideSwiGLU(first *mlx.Array, a, b mlx.Columns) *mlx.Array {
 	if first != nil {
 		first = nn.WidenFP16(first)
 	}
-	a.X, b.X = nn.WidenFP16(a.X), nn.WidenFP16(b.X)
-	return mlx.SwiGLU(first, a, b)
+	return mlx.SwiGLU(first, wideColumns(a), wideColumns(b))
+}
+
+func wideColumns(c mlx.Columns) mlx.Columns {
+	return mlx.Columns{X: nn.WidenFP16(c.X), From: c.From, Size: c.Size}
 }
 
 // geluLinear is diffusers' GELU, with approximate "tanh" unless it is exact.
@@ -246,7 +249,7 @@ type geluLinear struct {
 func (g *geluLinear) Forward(x *mlx.Array) *mlx.Array {
 	y := g.Proj.Forward(x)
 	if g.exact {
-		return g.Tap(y.GELU(), x)
+		return g.Tap(mlx.GEGLU(mlx.AllColumns(y), mlx.Columns{}), x)
 	}
 	return g.Tap(mlx.ConcatGELU(nil, mlx.AllColumns(y)), x)
 }

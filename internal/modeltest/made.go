@@ -1,6 +1,7 @@
 package modeltest
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"os"
@@ -134,14 +135,15 @@ func SingleFiles(t testing.TB, model string) (bare, comfy, all string) {
 }
 
 // MFluxFolder writes what a model folder has as mflux saves it, with neither
-// model_index.json nor configs nor a scheduler.
+// model_index.json nor configs nor a scheduler. Anima's text conditioner is in the transformer's folder.
 func MFluxFolder(t testing.TB, model string) (folder string) {
 	t.Helper()
 	metadata := map[string]string{"mflux_version": "0.24.0", "quantization_level": "None"}
 	folder = t.TempDir()
 	for _, m := range pipeline(t, model).Components {
-		from, to := filepath.Join(model, m.Folder), filepath.Join(folder, m.Folder)
+		from, to := filepath.Join(model, m.Folder), filepath.Join(folder, cmp.Or(m.MFluxFolder, m.Folder))
 		switch {
+		case m.Class == component.AnimaTextConditioner: // with the transformer
 		case m.Class.Tokenizes():
 			if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 				t.Fatal(err)
@@ -154,8 +156,11 @@ func MFluxFolder(t testing.TB, model string) (folder string) {
 			if err := os.Mkdir(to, 0o777); err != nil {
 				t.Fatal(err)
 			}
-			Write(t, filepath.Join(to, "0.safetensors"), metadata,
-				map[string]map[string]*checkpoint.Array{"": Stored(t, table, Read(t, from))})
+			parts := map[string]map[string]*checkpoint.Array{"": Stored(t, table, Read(t, from))}
+			if m.Class == component.CosmosTransformer3DModel {
+				parts["llm_adapter."] = Read(t, filepath.Join(model, component.AnimaTextConditioner.Folder))
+			}
+			Write(t, filepath.Join(to, "0.safetensors"), metadata, parts)
 		}
 	}
 	return folder

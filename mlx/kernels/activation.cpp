@@ -1,5 +1,5 @@
-// A thread computes V elements of rows [first | f(a)], where f(a) is silu(a)·b if GATED, silu(a) if
-// SILU, and else GELU with tanh. a and b are columns of an array, or of two.
+// A thread computes V elements of rows [first | F(a)], or [first | F(a)·b] if GATED. a and b are columns
+// of an array, or of two. F is an activation of common.h.
 const int V = 16 / sizeof(T);
 #if FIRST
 const int skip = first_width;
@@ -21,10 +21,8 @@ if (column < skip) {
 const Pack<T, V> p = load<V>(a + row * a_width + a_column + column - skip);
 #if GATED
 const Pack<T, V> q = load<V>(b + row * b_width + b_column + column - skip);
-for (int i = 0; i < V; i++) out.e[i] = T(silu(float(p.e[i])) * float(q.e[i]));
-#elif SILU
-for (int i = 0; i < V; i++) out.e[i] = T(silu(float(p.e[i])));
+for (int i = 0; i < V; i++) out.e[i] = T(F(float(p.e[i])) * float(q.e[i]));
 #else
-for (int i = 0; i < V; i++) out.e[i] = T(gelu_tanh(float(p.e[i])));
+for (int i = 0; i < V; i++) out.e[i] = T(F(float(p.e[i])));
 #endif
 store<V>(y + at, out);

@@ -49,6 +49,15 @@ DEVICE float gelu_tanh(float x) {
   return x / (1.0f + EXP(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
 }
 
+// x times the normal distribution's integral, which is erfc(|x|/sqrt(2))/2 for negative x. Metal has no
+// erfc; this one (Abramowitz and Stegun 1964, 7.1.26) is off by at most 1.5e-7.
+DEVICE float gelu(float x) {
+  const float z = 0.7071067811865476f * (x < 0.0f ? -x : x), t = 1.0f / (1.0f + 0.3275911f * z);
+  const float p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+  const float tail = 0.5f * p * EXP(-z * z);
+  return x * (x < 0.0f ? tail : 1.0f - tail);
+}
+
 DEVICE float warp_sum(float x) {
   for (int mask = 16; mask > 0; mask /= 2) x += warp_xor(x, mask);
   return x;

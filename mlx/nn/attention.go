@@ -83,11 +83,14 @@ type AttentionOptions struct {
 type QKV struct {
 	columns []mlx.Columns
 	norms   [2]*RMSNorm
+	// HeadsFirst reports that the reference's norms get [B, H, L, D], not [B, L, H, D].
+	HeadsFirst bool
 }
 
-// NewQKV takes the outputs of a [Stack], [B, L, H·D] each, or fewer heads of keys and values.
+// NewQKV takes the outputs of a [Stack], [B, L, H·D] each, or fewer heads of keys and values. Without
+// rotation, keys and values may be of other tokens than queries.
 func NewQKV(columns []mlx.Columns, normQ, normK *RMSNorm) QKV {
-	return QKV{columns, [2]*RMSNorm{normQ, normK}}
+	return QKV{columns: columns, norms: [2]*RMSNorm{normQ, normK}}
 }
 
 // plain describes queries and keys for [mlx.NormRope].
@@ -104,7 +107,11 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) (q, k, v *mlx.Ar
 		parts := make([]*mlx.Array, len(streams))
 		for n, s := range streams {
 			parts[n] = SplitHeads(s.columns[i].Array(), heads*s.columns[i].Size/s.columns[0].Size)
-			if i < len(s.norms) {
+			switch {
+			case i >= len(s.norms):
+			case s.HeadsFirst && m.Observed():
+				parts[n] = s.norms[i].Forward(parts[n].Transpose(0, 2, 1, 3)).Transpose(0, 2, 1, 3)
+			default:
 				parts[n] = s.norms[i].Forward(parts[n])
 			}
 		}

@@ -158,6 +158,7 @@ func TestMFluxFolder(t *testing.T) {
 		"flux1-dev-small": {"dev", "FluxPipeline"},
 		"flux2-klein":     {"flux2-klein-4b", "Flux2KleinPipeline"},
 		"zimage-ordinary": {"z-image-turbo", "ZImagePipeline"},
+		"anima":           {"anima", "AnimaModularPipeline"},
 	} {
 		t.Run(model, func(t *testing.T) {
 			base := testModel(model)

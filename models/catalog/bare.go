@@ -86,9 +86,11 @@ func componentsOfFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 		if _, err := fs.Stat(fsys, path.Join(dir, component.ConfigFile)); err == nil && len(dirs) > 1 {
 			return nil, nil // diffusers' layout with a missing model_index.json: an incomplete download
 		}
-		if parts[dir], err = readComponent(fsys, dir); err != nil {
+		found, err := readComponents(fsys, dir)
+		if err != nil {
 			return nil, err
 		}
+		maps.Copy(parts, found)
 	}
 	// add folders without weights: tokenizers, the scheduler
 	entries, err := fs.ReadDir(fsys, ".")
@@ -104,7 +106,26 @@ func componentsOfFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 			return nil, err
 		}
 	}
+	moveFromMFlux(parts)
 	return parts, nil
+}
+
+// moveFromMFlux moves components of folders that have another name in mflux to those of the transformer's
+// pipeline.
+func moveFromMFlux(parts map[string]*bareComponent) {
+	for _, f := range family.All {
+		for _, c := range f.Pipelines {
+			if t, _ := c.Member(component.Transformers); t.Class.Name != parts[component.Transformers].class {
+				continue
+			}
+			for _, m := range c.Components {
+				if p := parts[m.MFluxFolder]; p != nil && parts[m.Folder] == nil {
+					parts[m.Folder] = p
+					delete(parts, m.MFluxFolder)
+				}
+			}
+		}
+	}
 }
 
 // fromRoot returns a model's folder with the transformer in its usual place, if it is one of those that
@@ -139,8 +160,9 @@ func fromRoot(fsys fs.FS, name string) fs.FS {
 // transformerFolder returns the transformer whose own folder this is, nil if it is not
 // a transformer's. The error is about weights in a format that is not supported.
 func transformerFolder(fsys fs.FS) (map[string]*bareComponent, error) {
-	part, err := readComponent(fsys, ".")
-	if err == nil && part.class == "" { // such as of DFloat11
+	parts, err := readComponents(fsys, ".")
+	part := parts["."]
+	if err == nil && part != nil && part.class == "" { // such as of DFloat11
 		var ck *checkpoint.Checkpoint
 		if ck, err = checkpoint.OpenCheckpoint(fsys, "."); err == nil {
 			ck.Close()
@@ -152,14 +174,23 @@ func transformerFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 	if err != nil {
 		return nil, nil
 	}
+	if part == nil { // several components
+		part = parts[component.Transformers]
+	}
+	if part == nil {
+		return nil, nil
+	}
 	if class := component.Find(part.class); class == nil || class.Role != component.Transformer {
 		return nil, nil
 	}
-	return map[string]*bareComponent{component.Transformers: part}, nil
+	delete(parts, ".")
+	parts[component.Transformers] = part
+	return parts, nil
 }
 
-// readComponent reads the component with weights in a folder.
-func readComponent(fsys fs.FS, dir string) (*bareComponent, error) {
+// readComponents reads the component with weights in a folder. mflux saves Anima's text conditioner with the
+// transformer: several components have the names of their own folders.
+func readComponents(fsys fs.FS, dir string) (map[string]*bareComponent, error) {
 	part, err := listFiles(fsys, dir)
 	if err != nil {
 		return nil, err
@@ -175,7 +206,7 @@ func readComponent(fsys fs.FS, dir string) (*bareComponent, error) {
 		if part.class != "" {
 			part.class = mainName(part.class)
 		}
-		return part, err
+		return map[string]*bareComponent{dir: part}, err
 	}
 	ck, err := checkpoint.OpenCheckpoint(fsys, dir)
 	if err != nil {
@@ -186,15 +217,21 @@ func readComponent(fsys fs.FS, dir string) (*bareComponent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(found) > 1 {
-		return nil, fmt.Errorf("%s: expected one component, found %s and %s", ck.Dir, found[0].Class.Name, found[1].Class.Name)
+	parts := map[string]*bareComponent{}
+	for _, f := range found {
+		folder := dir
+		if len(found) > 1 {
+			folder = f.Class.Folder
+		}
+		if parts[folder] != nil {
+			return nil, fmt.Errorf("%s: expected one component, found %s and %s", ck.Dir, found[0].Class.Name, f.Class.Name)
+		}
+		if parts[folder], err = infer(ck, f); err != nil {
+			return nil, err
+		}
+		parts[folder].from, parts[folder].files, parts[folder].weights = part.from, part.files, dir
 	}
-	other, err := infer(ck, found[0])
-	if err != nil {
-		return nil, err
-	}
-	part.class, part.inferred, part.known, part.weights = other.class, other.inferred, other.known, dir
-	return part, nil
+	return parts, nil
 }
 
 // openWeights opens a safetensors file, or those in a folder.

@@ -82,8 +82,9 @@ type Class struct {
 	Quantization []QuantizationRule
 
 	// FLOPs returns the number of floating-point operations of one forward pass of a
-	// transformer for a number of image tokens and text tokens. model is its module.
-	FLOPs func(model any, image, text int) float64
+	// transformer for numbers of tokens of the image, of reference images and of the text. model
+	// is its module.
+	FLOPs func(model any, image, references, text int) float64
 	// Blocks describes the memory that the blocks of a module need. If it is nil,
 	// [DefaultBlockMemory] is used.
 	Blocks func(model any) BlockMemory

@@ -31,8 +31,8 @@ var CosmosTransformer3DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"patch_embed.proj", 16}, {"time_embed.*", 8}, {"transformer_blocks.*.norm*", 8}, {"norm_out.*", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return cosmosFLOPs(model.(*transformer.Cosmos).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return cosmosFLOPs(model.(*transformer.Cosmos).Config, image+references, text)
 	},
 }
 

@@ -27,8 +27,8 @@ var ErnieImageTransformer2DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"text_proj", 8}, {"time_embedding.*", 8}, {"adaLN_modulation.*", 8}, {"final_norm.linear", 8}, {"final_linear", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return ernieFLOPs(model.(*transformer.ErnieImage).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return ernieFLOPs(model.(*transformer.ErnieImage).Config, image+references, text)
 	},
 	Untapped: []Untapped{{
 		regexp.MustCompile(`^transformer\.pos_embed@\d+(#\d+)?(:in\..*)?$`),

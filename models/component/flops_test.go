@@ -63,9 +63,6 @@ func TestFLOPs(t *testing.T) {
 			if cached {
 				c.images = 0 // StepFLOPs counts none with a cache of reference images
 			}
-			if strings.HasPrefix(c.folder, "flux3") {
-				c.images = 0 // FLOPs counts them as if they saw the image in the blocks of their mode
-			}
 			if c.fills {
 				mask := image.NewGray(image.Rect(0, 0, o.Width, o.Height))
 				for i := range mask.Pix {
@@ -77,7 +74,7 @@ func TestFLOPs(t *testing.T) {
 				o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 70, 80)))
 			}
 			tokens := o.Height / m.Multiple() * (o.Width / m.Multiple())
-			want, layers, decode := 0.0, 0, 0.0
+			references, want, layers, decode := 0, 0.0, 0, 0.0
 			decoded := func(tap gomflux.Tap) {
 				name, ok := strings.CutPrefix(tap.Name, "vae.")
 				shape := tap.Output.Shape()
@@ -98,6 +95,9 @@ func TestFLOPs(t *testing.T) {
 				for _, in := range tap.Inputs {
 					if (c.images > 0 || o.Steps > 1) && tap.Name == "transformer" && in.Key == "hidden_states" {
 						tokens = in.Shape()[1] // with those of the images
+					}
+					if tap.Name == "transformer" && in.Key == "image_cond_hidden_states" { // of FLUX.3
+						references = in.Shape()[1]
 					}
 				}
 				switch {
@@ -124,7 +124,7 @@ func TestFLOPs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := declared.Class.FLOPs(declared.Model, tokens, res.TextTokens)
+			got := declared.Class.FLOPs(declared.Model, tokens, references, res.TextTokens)
 			guided, err := d.Pipeline.Guidance(family.Guidance{Scale: c.guidance})
 			if err != nil {
 				t.Fatal(err)

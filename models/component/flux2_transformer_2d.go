@@ -41,8 +41,8 @@ var Flux2Transformer2DModel = &Class{
 		{"x_embedder", 8}, {"context_embedder", 8}, {"time_guidance_embed.*", 8}, {"*_modulation*.linear", 8},
 		{"norm_out.linear", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return flux2FLOPs(model.(*transformer.Flux2).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return flux2FLOPs(model.(*transformer.Flux2).Config, image+references, text)
 	},
 	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.Flux2).Config

@@ -46,8 +46,8 @@ var Flux3Transformer2DModel = &Class{
 		{"x_embedders.*", 8}, {"context_embedder", 8}, {"*timestep_embedder.*", 8}, {"*_modulations.*", 8}, {"norm_out.linear", 8},
 		{"proj_out", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return flux3FLOPs(model.(*transformer.Flux3).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return flux3FLOPs(model.(*transformer.Flux3).Config, image, references, text)
 	},
 }
 
@@ -99,9 +99,8 @@ func inferFlux3(s *layout.Sizes, inferred, published map[string]any) {
 	layout.Axes(published, "axes_dims_rope", size, 32, 32, 32, 32)
 }
 
-// flux3FLOPs returns the FLOPs of FLUX.3's transformer. Image tokens include those of reference images, which are counted
-// as if they saw the image in the blocks of their mode too.
-func flux3FLOPs(c transformer.Flux3Config, image, text int) float64 {
+// flux3FLOPs returns the FLOPs of FLUX.3's transformer.
+func flux3FLOPs(c transformer.Flux3Config, image, references, text int) float64 {
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
 	hidden := float64(int(d * c.MLPRatio))
 	embedder := float64(c.TimestepChannels)*d + d*d
@@ -109,7 +108,12 @@ func flux3FLOPs(c transformer.Flux3Config, image, text int) float64 {
 	if c.FlowMap {
 		macs += embedder
 	}
-	macs += jointMACs(d, hidden, image, 0, c.NumLayers, 3) + jointMACs(d, hidden, 0, text, c.NumLayers, 3)
-	macs += jointMACs(d, hidden, image, text, c.NumSingleLayers, 3)
+	if references > 0 { // two modulations more
+		macs += 6*d*d + float64(references)*float64(c.CondInChannels)*d
+	}
+	for _, tokens := range []int{image, references, text} { // each mode for itself
+		macs += jointMACs(d, hidden, tokens, 0, c.NumLayers, 3)
+	}
+	macs += jointMACs(d, hidden, image+references, text, c.NumSingleLayers, 3)
 	return 2 * (macs + endMACs(d, c.InChannels, c.InChannels, c.JointAttentionDim, image, text))
 }

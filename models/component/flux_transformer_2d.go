@@ -49,8 +49,8 @@ var FluxTransformer2DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"x_embedder", 8}, {"context_embedder", 8}, {"time_text_embed.*", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return fluxFLOPs(model.(*transformer.Flux).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return fluxFLOPs(model.(*transformer.Flux).Config, image+references, text)
 	},
 	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.Flux).Config

@@ -46,8 +46,8 @@ var Krea2Transformer2DModel = &Class{
 		{"text_fusion.projector", 16}, {"img_in", 8}, {"txt_in.*", 8}, {"time_embed.*", 8}, {"time_mod_proj", 8},
 		{"final_layer.linear", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return krea2FLOPs(model.(*transformer.Krea2).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return krea2FLOPs(model.(*transformer.Krea2).Config, image+references, text)
 	},
 	Untapped: []Untapped{{
 		regexp.MustCompile(`^transformer(\..*)?@\d+(#\d+)?:in\.((encoder_)?attention_mask|3)$`),

@@ -36,8 +36,8 @@ var QwenImage21Transformer2DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"img_in", 8}, {"txt_in.*", 8}, {"time_text_embed.*", 8}, {"modulation.1", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return qwenImage21FLOPs(model.(*transformer.QwenImage21).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return qwenImage21FLOPs(model.(*transformer.QwenImage21).Config, image+references, text)
 	},
 }
 

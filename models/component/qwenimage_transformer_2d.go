@@ -39,8 +39,8 @@ var QwenImageTransformer2DModel = &Class{
 		{"img_in", 8}, {"txt_in", 8}, {"time_text_embed.*", 8}, {"transformer_blocks.*.img_mod.1", 8},
 		{"norm_out.linear", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return qwenImageFLOPs(model.(*transformer.QwenImage).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return qwenImageFLOPs(model.(*transformer.QwenImage).Config, image+references, text)
 	},
 	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.QwenImage).Config

@@ -39,8 +39,8 @@ var ZImageTransformer2DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"all_x_embedder.*", 8}, {"cap_embedder.*", 8}, {"t_embedder.*", 8}, {"all_final_layer.*", 8},
 	},
-	FLOPs: func(model any, image, text int) float64 {
-		return zimageFLOPs(model.(*transformer.ZImage).Config, image, text)
+	FLOPs: func(model any, image, references, text int) float64 {
+		return zimageFLOPs(model.(*transformer.ZImage).Config, image+references, text)
 	},
 	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.ZImage).Config

@@ -88,13 +88,19 @@ func ernieStatistics(a vae.Autoencoder) {
 
 // ernieMessage returns the message of _enhance_prompt_with_pe, as Python's json.dumps writes it.
 func ernieMessage(prompt string, width, height int) (string, error) {
+	return fmt.Sprintf(`{"prompt": %s, "width": %d, "height": %d}`, pythonText(prompt), width, height), nil
+}
+
+// pythonText returns a text in JSON, as Python's json.dumps writes it with ensure_ascii=False.
+func pythonText(text string) string {
 	var quoted bytes.Buffer
 	e := json.NewEncoder(&quoted)
 	e.SetEscapeHTML(false)
-	err := e.Encode(prompt)
+	if err := e.Encode(text); err != nil {
+		panic(err) // any text can be encoded
+	}
 	// the encoder escapes these two as well
-	text := strings.NewReplacer(`\\`, `\\`, `\u2028`, "\u2028", `\u2029`, "\u2029").Replace(strings.TrimSuffix(quoted.String(), "\n"))
-	return fmt.Sprintf(`{"prompt": %s, "width": %d, "height": %d}`, text, width, height), err
+	return strings.NewReplacer(`\\`, `\\`, `\u2028`, "\u2028", `\u2029`, "\u2029").Replace(strings.TrimSuffix(quoted.String(), "\n"))
 }
 
 func (e *ernieImage) Defaults() Defaults { return defaults(50, 4) }

@@ -23,6 +23,10 @@ var (
 	flux3Upsampling string
 	//go:embed flux_3_edit.txt
 	flux3EditUpsampling string
+	//go:embed flux_3_layout.txt
+	flux3Layout string
+	//go:embed flux_3_edit_layout.txt
+	flux3EditLayout string
 )
 
 // flux3Licence is the licence of FLUX.3's models.
@@ -30,6 +34,22 @@ var flux3Licence = Licence{
 	Name: "FLUX Kommunity License v1.0", ID: "flux-kommunity-license-v1-0", URL: "LICENSE.md", Commercial: CommercialConditional,
 	Terms: "commercial use of images only, by those with revenue below 5 million US dollars a year",
 }
+
+// flux3Rewriter has the prompts for its makers' own model for this, a fine-tuned Qwen3.5, which can be named. They
+// choose the most likely words, as diffusers.
+var flux3Rewriter = func() *Rewriter {
+	r := Rewriter{
+		Generate: flux3Upsampling, Edit: flux3EditUpsampling, English: true, MaxTokens: 3584,
+		EditRequest: "Reference images follow in order (the first image, the second image, ...).\nUser request: %s\nOutput the caption.",
+		Source:      "flux-3-image-klein-pup of Black Forest Labs, by diffusers' modular_pipelines/flux3/prompt_upsampler.py, Apache-2.0",
+	}
+	layout := r
+	layout.Generate, layout.Edit = flux3Layout, flux3EditLayout
+	layout.EditRequest = "Reference images follow in attachment order: ref_image_0, ref_image_1, ...\nUser editing instruction: %s\n" +
+		"Decide the edit, imagine the target image, and output the annotation record."
+	r.Layout = &layout
+	return &r
+}()
 
 // Flux3 is the family of FLUX.3.
 var Flux3 = &Family{
@@ -49,11 +69,7 @@ var Flux3 = &Family{
 		Name: "flux3-klein-base", Aliases: []string{"flux3-base", "flux3-image-klein-base", "flux-3-image-klein-base", "flux.3-klein-base"},
 		Repo: "black-forest-labs/flux-3-image-klein-base", Class: "Flux3ModularPipeline", Defaults: flux3Defaults(50, 3.5),
 	}),
-	Rewriter: &Rewriter{ // its makers' own model for this, a fine-tuned Qwen3.5, can be named instead
-		Generate: flux3Upsampling, Edit: flux3EditUpsampling, English: true, MaxTokens: 3584, // and greedy, as diffusers
-		EditRequest: "Reference images follow in order (the first image, the second image, ...).\nUser request: %s\nOutput the caption.",
-		Source:      "flux-3-image-klein-pup of Black Forest Labs, by diffusers' modular_pipelines/flux3/prompt_upsampler.py, Apache-2.0",
-	},
+	Rewriter: flux3Rewriter,
 	Help: Help{
 		Guidance: "1 or less disables it for FLUX.3-klein-base, and FLUX.3-klein has no guidance",
 		Editors:  "FLUX.3",

@@ -29,7 +29,10 @@ type Rewriter struct {
 	// template has the instructions, and Message is what it gets, for an image of some size. Its tokenizer
 	// is in a folder with _tokenizer after the name.
 	Component string
-	Message   func(prompt string, width, height int) (string, error)
+	// Layout, if set, rewrites prompts with boxes. See WithBoxes.
+	Layout  *Rewriter
+	locked  []boxRow // the user's boxes
+	Message func(prompt string, width, height int) (string, error)
 }
 
 // rewriterRules end system prompts: what gomflux checks, or promises.
@@ -71,6 +74,9 @@ func (r *Rewriter) System(edit bool) string {
 
 // Request returns the user's message for a prompt.
 func (r *Rewriter) Request(prompt string, edit bool) string {
+	if len(r.locked) > 0 {
+		prompt = r.layoutRequest(prompt)
+	}
 	if edit && r.EditRequest != "" {
 		return fmt.Sprintf(r.EditRequest, prompt)
 	}

@@ -109,7 +109,7 @@ func (v *visionInputs) of(references []image.Image) []textenc.VisionInput {
 	var all []textenc.VisionInput
 	for _, img := range references {
 		size := v.copied(img.Bounds().Size())
-		condition := opaqueCopy(img, size)
+		condition := OpaqueCopy(img, size)
 		if v.points.Active() {
 			x := v.points.Value("image.condition", mlx.FromUint8(pixels.RGB(condition), size.Y, size.X, 3))
 			condition = pixels.FromRGB(x.Uint8s(), size.Y, size.X)
@@ -133,9 +133,9 @@ func (v *visionInputs) of(references []image.Image) []textenc.VisionInput {
 	return all
 }
 
-// opaqueCopy returns an image in another size, with transparent pixels blended with white after
+// OpaqueCopy returns an image in another size, with transparent pixels blended with white after
 // that.
-func opaqueCopy(img image.Image, size image.Point) *image.RGBA {
+func OpaqueCopy(img image.Image, size image.Point) *image.RGBA {
 	if m, ok := img.(*image.NRGBA); ok {
 		return picture.Opaque(picture.ResizeTransparent(m, size.X, size.Y))
 	}

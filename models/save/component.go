@@ -1,6 +1,7 @@
 package save
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -48,7 +49,8 @@ func (p *savedComponent) listEntries() error {
 	params := nn.Parameters(p.Model)
 	byPattern := map[string]*nn.Parameter{} // by name without numbers
 	for i := range params {
-		byPattern[withoutNumbers(params[i].Name)] = &params[i]
+		pattern := withoutNumbers(params[i].Name)
+		byPattern[pattern], byPattern[inLayer(pattern)] = &params[i], &params[i]
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(p.ck.Tensors), checkpoint.CompareNames) {
 		t := p.ck.Tensors[key]
@@ -85,7 +87,16 @@ func (p *savedComponent) similar(key string, params []nn.Parameter, byPattern ma
 		}
 		return words
 	}
-	return byPattern[withoutNumbers(p.Bare(key))]
+	pattern := withoutNumbers(p.Bare(key))
+	return cmp.Or(byPattern[pattern], byPattern[inLayer(pattern)])
+}
+
+// inLayer returns the name in a text encoder's layer, whose prefix differs between versions of transformers.
+func inLayer(pattern string) string {
+	if i := strings.Index(pattern, "layers.#."); i >= 0 {
+		return pattern[i:]
+	}
+	return pattern
 }
 
 // findSimilar finds a weight that the model does not declare, with its scales and

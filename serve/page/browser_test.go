@@ -54,14 +54,20 @@ func (m *model) Generate(ctx context.Context, o gomflux.Options) (*gomflux.Resul
 			return nil, err
 		}
 	}
-	return &gomflux.Result{Image: coloured(s.Width, s.Height, *o.Seed), Settings: s}, nil
+	res := &gomflux.Result{Image: coloured(s.Width, s.Height, *o.Seed), Settings: s}
+	for i := range s.Layers {
+		layer := image.NewNRGBA(res.Image.Rect)
+		layer.Set(i, i, color.NRGBA{uint8(i), 0, 0, 255})
+		res.Layers = append(res.Layers, layer)
+	}
+	return res, nil
 }
 
 func (m *model) settings(o gomflux.Options) picture.Settings {
 	s := picture.Settings{
 		Generator: "gomflux test", Model: "shapes", Prompt: o.Prompt, OriginalPrompt: o.OriginalPrompt, EnhancedBy: o.EnhancedBy,
 		NegativePrompt: o.NegativePrompt, Seed: *o.Seed,
-		Steps: o.Steps, Height: o.Height, Width: o.Width,
+		Steps: o.Steps, Height: o.Height, Width: o.Width, Layers: o.Layers,
 	}
 	if s.Steps == 0 {
 		s.Steps = 10
@@ -104,6 +110,7 @@ func models() []engine.ModelInfo {
 		{Name: "shapes", Default: true, Licence: family.Licence{Name: "MIT"}, Defaults: defaults},
 		{Name: "one", Repo: "Tongyi-MAI/Z-Image-Turbo", Edits: true, Writes: true, Defaults: defaults},
 		{Name: "several", Edits: true, Multiple: true, Writes: true, Sees: true, Defaults: defaults},
+		{Name: "layers", Edits: true, Layers: 4, Defaults: defaults},
 		{Name: "missing", Missing: "not downloaded (gomflux pull missing)", Licence: family.Licence{Name: "Own"}},
 	}
 }

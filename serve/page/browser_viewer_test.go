@@ -66,6 +66,38 @@ func (b *browser) viewSaid(text string) {
 	b.wait(fmt.Sprintf(`document.getElementById("view-state").textContent === %q`, text))
 }
 
+// TestLayers splits an image into layers, which the viewer shows as links to their files. In the gallery they are
+// images of their own.
+func TestLayers(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	hidden := `document.getElementById("layers-row").hidden`
+	b.wait(hidden)
+	b.run(chromedp.SetValue("#model", "layers"), changed("#model"))
+	b.wait("!" + hidden + ` && document.getElementById("layer-count").placeholder === "4"`)
+	b.drop("#references", b.file("one.png", nil))
+	b.wait(`document.querySelectorAll("#references .chosen img").length === 1`)
+	b.run(chromedp.SendKeys("#layer-count", "3"), chromedp.SendKeys("#prompt", "a poster"), chromedp.Click("#generate"))
+	b.wait(`document.querySelector(".picture .full")`)
+	b.run(chromedp.Click(".picture .full"))
+	b.viewed("a poster")
+	b.wait(`document.querySelectorAll("#view-layers img").length === 3 &&
+		[...document.querySelectorAll("#view-layers img")].every(img => img.naturalWidth === 64)`)
+	second := evaluate[string](b, `(async () => {
+		const link = document.querySelectorAll("#view-layers a")[1];
+		const image = await createImageBitmap(await (await fetch(link.href)).blob());
+		const context = new OffscreenCanvas(64, 64).getContext("2d");
+		context.drawImage(image, 0, 0);
+		return [link.textContent, ...context.getImageData(1, 1, 1, 1).data, context.getImageData(0, 0, 1, 1).data[3]].join();
+	})()`)
+	all := evaluate[string](b, `(async () => (await (await fetch(document.getElementById("view-ora").href)).text()).slice(30, 54))()`)
+	if n := b.model.last().Layers; second != "Layer 2,1,0,0,255,0" || all != "mimetypeimage/openraster" || n != 3 {
+		t.Errorf("found %q, and %q with all of %d layers", second, all, n)
+	}
+	b.run(chromedp.Navigate(b.url))
+	b.wait(`document.querySelectorAll(".picture").length === 4`)
+}
+
 // TestEnlarge enlarges an image, which is downloaded.
 func TestEnlarge(t *testing.T) {
 	t.Parallel()

@@ -161,6 +161,14 @@ def parse(argv=None) -> dict:
     c.add_argument("--width", type=int, default=64)
     recording(c)
 
+    c = command("caption", write_caption, "write the text with which Qwen-Image-Layered describes an image without a prompt")
+    c.add_argument("folder", type=Path)
+    c.add_argument("out", type=Path)
+    c.add_argument("--picture", type=Path, required=True)
+
+    c = command("boxes", write_boxes, "write what diffusers makes of prompts with boxes for FLUX.3 (models/family/testdata/boxes.json)")
+    c.add_argument("out", type=Path)
+
     c = command("convert", debug.convert, "convert a .pt file to .safetensors")
     c.add_argument("source", type=Path, help="written by torch.save: a tensor, or lists and dicts of tensors")
     c.add_argument("out", type=Path, nargs="?", help="default: next to it, with the other extension")
@@ -248,6 +256,18 @@ def stream_diffusers(loras, **args):
     from . import stream
 
     stream.run(loras=specs_of(loras), **args)
+
+
+def write_caption(**args):
+    from . import caption
+
+    caption.write(**args)
+
+
+def write_boxes(out):
+    from . import boxes
+
+    boxes.write(out)
 
 
 def make_loras(out):

@@ -571,6 +571,8 @@ dump qwen-layered/model qwen-layered/dump --prompt {shlex.quote(SHORT)} --negati
     --taps 'transformer@*' 'transformer.*_blocks.?@*' 'transformer.time*@*' 'transformer.pos_embed@0' 'transformer.norm_out*@1'
     'text_encoder.*.layers.?' 'vae.encoder.mid_block' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.?' '!*:in.*'
 
+caption qwen-layered/model qwen-layered/caption.json --picture qwen-layered/transparent.png
+
 tiny qwen-layered-small/model --family qwen-image-layered --seed 92 --kind small-activations --layout hub
     --heads 2 --axes-dims 4 4 2 --layers 1 --text-intermediate 28 --text-layers 2 --text-heads 2 --text-kv-heads 1
     --text-mrope-section 1 1 2 --merges 330 --vision-heads 2 --vision-head-dim 4 --vision-intermediate 20

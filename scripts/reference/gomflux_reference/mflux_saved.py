@@ -155,6 +155,20 @@ def qwen_image_21_definition():
     return AsStored
 
 
+def ernie_image():
+    from mflux.models.ernie_image.model.ernie_text_encoder.text_encoder import ErnieMistralTextEncoder
+    from mflux.models.ernie_image.model.ernie_transformer.transformer import ErnieTransformer
+    from mflux.models.flux2.model.flux2_vae.vae import Flux2VAE
+
+    return dict(vae=Flux2VAE(), transformer=ErnieTransformer(), text_encoder=ErnieMistralTextEncoder())
+
+
+def ernie_image_definition():
+    from mflux.models.ernie_image.weights.ernie_weight_definition import ErnieWeightDefinition
+
+    return ErnieWeightDefinition
+
+
 QWEN = dict(
     heads=2, axes_dims=(16, 24, 24), layers=2,
     text_intermediate=128, text_layers=3, text_heads=2, text_kv_heads=1, text_mrope_section=(4, 6, 6),
@@ -179,6 +193,14 @@ FAMILIES = {
         | dict(heads=2, axes_dims=(8, 8, 8, 8), layers=2, single_layers=2, vae_decoder_channels=VAE["vae_channels"]),
         flux_2_definition,
         flux_2,
+    ),
+    "ernie-image": Saved(
+        VAE
+        | QWEN3
+        | dict(heads=2, axes_dims=(16, 24, 24), layers=2, intermediate=128, latent_channels=32,
+               vae_decoder_channels=VAE["vae_channels"]),
+        ernie_image_definition,
+        ernie_image,
     ),
     "z-image": Saved(VAE | QWEN3 | dict(dim=192, heads=3, axes_dims=(16, 24, 24)), z_image_definition, z_image),
     "qwen-image": Saved(QWEN, qwen_definition, qwen),
@@ -402,7 +424,7 @@ def writing(ours: Model, theirs: Model, component: str, name: str, result: Check
 
 
 # What no picture needs, and mflux's layout has no place for; and what mflux itself does not keep.
-LOST = r"(^lm_head\.weight|\.num_batches_tracked)$|^visual\."
+LOST = r"(^lm_head\.weight|\.num_batches_tracked)$|^(visual|vision_tower|multi_modal_projector)\."
 LOST_BY_MFLUX = LOST + r"|^encoder\.down_blocks\.5\.time_conv\.|^model\.visual\."
 
 

@@ -1,9 +1,12 @@
 package generate
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,6 +27,7 @@ func addEnhance(f *pflag.FlagSet, o *promptFlags) {
 		"let a language model rewrite the prompt first: the text encoder of the model, or =`MODEL`; Ctrl-C once keeps the prompt as typed")
 	f.Lookup("enhance").NoOptDefVal = ownRewriter
 	o.enhanceThinking = cli.Count("tokens")
+	f.StringVar(&o.boxes, "boxes", "", "let the language model place the elements that a JSON `FILE` lists")
 	f.Var(&o.enhanceThinking, "enhance-thinking", "let the language model think first, for at most so many tokens (default: no thinking)")
 }
 
@@ -57,6 +61,10 @@ func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source)
 		g.out.Note("%s has a prompt that %s rewrote: it is used again", g.config, g.rewritten[0].by)
 		return nil
 	}
+	boxes, err := readBoxes(g.boxes)
+	if err != nil {
+		return cli.Coded(cli.ExitUsage, err)
+	}
 	own, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g.typed = &typedPrompt{}
@@ -66,7 +74,7 @@ func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source)
 	})
 	defer time.AfterFunc(reaction, g.typed.end)
 	g.allPrompts, g.rewritten = slices.Clone(g.allPrompts), make([]rewritten, len(g.allPrompts))
-	err := g.rewritePrompts(own, source)
+	err = g.rewritePrompts(own, source, boxes)
 	if ctx.Err() == nil && errors.Is(err, context.Canceled) {
 		g.out.Note("%s", asTyped)
 		return nil
@@ -75,6 +83,27 @@ func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source)
 		return cli.Coded(cli.ExitModel, cli.ModelError(fmt.Errorf("--enhance: %w", err)))
 	}
 	return nil
+}
+
+// readBoxes reads the boxes in a file, if there is a name.
+func readBoxes(name string) (boxes []gomflux.Box, err error) {
+	if name == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(name)
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(data))
+		d.DisallowUnknownFields()
+		if err = d.Decode(&boxes); err != nil {
+			err = fmt.Errorf("%s: expected a list of boxes: %w", name, err)
+		} else if len(boxes) == 0 {
+			err = fmt.Errorf("%s: has no boxes", name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--boxes: %w", err)
+	}
+	return boxes, nil
 }
 
 const asTyped = "the prompt stays as it was typed"
@@ -103,7 +132,7 @@ func (g *generation) chooseTyped() {
 
 // rewritePrompts rewrites the prompts with a language model that is loaded once, and shows the text as it is
 // written.
-func (g *generation) rewritePrompts(ctx context.Context, source *gomflux.Source) error {
+func (g *generation) rewritePrompts(ctx context.Context, source *gomflux.Source, boxes []gomflux.Box) error {
 	writer := g.out.Stream()
 	defer writer.End()
 	g.report.begin(ctx, nil)
@@ -113,7 +142,7 @@ func (g *generation) rewritePrompts(ctx context.Context, source *gomflux.Source)
 	open := g.OpenOptions()
 	g.WeightFlags.Open(open)
 	o := &gomflux.LanguageOptions{
-		Thinking: g.enhanceThinking.OrZero(), Height: g.options.Height, Width: g.options.Width,
+		Boxes: boxes, Thinking: g.enhanceThinking.OrZero(), Height: g.options.Height, Width: g.options.Width,
 		Device: open.Device, Dtype: open.Dtype, Quantize: open.Quantize, Progress: g.options.Progress,
 		Warn: func(message string) {
 			writer.End()

@@ -42,7 +42,8 @@ and then the prompt stays, with a warning. The language model is loaded once
 for all prompts, and freed before the rest is loaded. Images record the
 rewritten prompt, so that --config-from-metadata needs no language model, and
 the original one. Language models that were made to think first do so with
---enhance-thinking 4096.
+--enhance-thinking 4096. With --boxes FILE elements get places, if
+prompts for the model can have boxes.
 
 BATCHES
 On a GPU small images of one prompt are generated several at a time, which is

@@ -47,6 +47,7 @@ type promptFlags struct {
 	noLoRATags           bool
 	enhance              string // the language model that rewrites prompts, "" for none
 	enhanceThinking      cli.Optional[int]
+	boxes                string // file, "" without boxes
 
 	promptGiven bool // by a flag
 }
@@ -245,6 +246,8 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return cli.UsageErrorf("--preview-decoder: the name is empty")
 	case given("enhance-thinking") && o.enhance == "":
 		return cli.UsageErrorf("--enhance-thinking has no effect without --enhance")
+	case o.boxes != "" && o.enhance == "":
+		return cli.UsageErrorf("--boxes has no effect without --enhance")
 	case given("preview-decoder") && !o.preview.Given() && o.stepwise == "":
 		return cli.UsageErrorf("--preview-decoder has no effect without --preview or --stepwise-image-output-dir")
 	}
