@@ -48,7 +48,7 @@ func (e *Engine) checkLanguage(r *Request) error {
 	if e.c.OpenLanguage == nil {
 		return errs.Requestf("this server has no language models")
 	}
-	info, err := e.Model(cmp.Or(r.Language.Model, r.Model))
+	info, err := e.Model(cmp.Or(r.Language.Model, r.Model), true)
 	if err != nil {
 		return err
 	}

@@ -187,7 +187,10 @@ var theirChat = regexp.MustCompile(`^(gpt-|chatgpt-|o\d)`)
 // model, or for the first one that can answer.
 func (r *chatRequest) chooseModel(models []engine.ModelInfo, name string, sees bool) error {
 	if name != "" && !theirChat.MatchString(name) {
-		m, _, err := named(models, name, false)
+		m, err := onlyWriter(models, name), error(nil)
+		if m == nil {
+			m, _, err = named(models, name, false)
+		}
 		if err == nil {
 			r.job.Model = m.Name
 		}
@@ -199,6 +202,14 @@ func (r *chatRequest) chooseModel(models []engine.ModelInfo, name string, sees b
 	}
 	if r.job.Model = m; name != "" {
 		r.warning = m + " was used, since " + name + " is a model of OpenAI"
+	}
+	return nil
+}
+
+// onlyWriter returns the model of a name if that has nothing but a language model, else nil.
+func onlyWriter(models []engine.ModelInfo, name string) *engine.ModelInfo {
+	if i := slices.IndexFunc(models, func(m engine.ModelInfo) bool { return m.Is(name) && m.OnlyWrites }); i >= 0 {
+		return &models[i]
 	}
 	return nil
 }
