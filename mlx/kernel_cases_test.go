@@ -169,11 +169,12 @@ func kernelCases() (cases []kernelCase) {
 		add(func(in *inputs) ([]*Array, []*Array) {
 			rows := func(n int) *Array { return in.normal(c.batch, c.heads, n, c.dim) }
 			q, k, v := in.normal(c.batch, c.heads*c.group, 1, c.dim), rows(1), rows(1)
-			past := TokenCache{rows(c.capacity), rows(c.capacity), in.normal(2, c.batch, c.heads, TailTokens, c.dim), NewPosition(c.before, c.recent)}
-			y, tail := past.Attend(q, k, v)
+			tail := in.normal(2, c.batch, c.heads, TailTokens, c.dim)
+			past := TokenCache{rows(c.capacity), rows(c.capacity), tail, NewPosition(c.before, c.recent)}
+			y, next := past.Attend(q, k, v)
 			past.Keys, past.Values, past.Tail = wide(past.Keys), wide(past.Values), wide(past.Tail)
 			wantY, wantTail := past.graph(wide(q), wide(k), wide(v), float32(1/math.Sqrt(float64(c.dim))))
-			return []*Array{y, tail}, []*Array{wantY, wantTail}
+			return []*Array{y, next}, []*Array{wantY, wantTail}
 		}, "token_attention %v", c)
 	}
 	return append(cases, kernelChecks()...)

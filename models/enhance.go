@@ -81,7 +81,7 @@ func (m *LanguageModel) request(prompt string, images int, edit bool, size image
 }
 
 // estimateRewriting returns the peak of rewriting the prompt of a run with the language model of its own model, 0
-// if that has none. Images that it may see are left out.
+// without one. Images that it may see are left out.
 func (r *Run) estimateRewriting(o LoadOptions) int64 {
 	if writes, _ := HasLanguageModel(r.loader.FS); !writes {
 		return 0

@@ -155,7 +155,8 @@ func (m *LanguageModel) Memory(tokens int) int64 {
 // Peak estimates the memory of reading a prompt of some tokens and writing others.
 func (m *LanguageModel) Peak(prompt, tokens int) int64 {
 	p := m.pipeline
-	read := pass{blocks: p.blocksOf(m.loadable.Component), tokens: prompt, rows: 1, weightsMemory: p.weightsMemory(m.loadable, p.loader.Quantize)}
+	read := pass{blocks: p.blocksOf(m.loadable.Component), tokens: prompt, rows: 1}
+	read.weightsMemory = p.weightsMemory(m.loadable, p.loader.Quantize)
 	return m.Memory(m.capacity(prompt, tokens)) + p.memoryModel().estimate(read)
 }
 

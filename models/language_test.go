@@ -283,7 +283,8 @@ func TestLanguageModelPeak(t *testing.T) {
 	for _, tokens := range [][2]int{{16, 8}, {700, 8}, {64, 200}} {
 		mlxtest.Do(t, func() {
 			before := mlx.ActiveMemory()
-			m, err := models.LoadLanguageModel(config, models.LoadOptions{Device: &cpu, Dtype: &dtype, Random: &models.Random{Dtype: checkpoint.F32}})
+			random := &models.Random{Dtype: checkpoint.F32}
+			m, err := models.LoadLanguageModel(config, models.LoadOptions{Device: &cpu, Dtype: &dtype, Random: random})
 			if err != nil {
 				t.Fatal(err)
 			}
