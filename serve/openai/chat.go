@@ -162,11 +162,8 @@ func (h *Handler) chatRequest(w http.ResponseWriter, r *http.Request, m *memory)
 		return nil, err
 	}
 	images, _, err := f.decode(h.config.MaxInputPixels, m)
-	if err != nil {
-		return nil, err
-	}
 	placeImages(req.job.Messages, images)
-	return req, nil
+	return req, err
 }
 
 // placeImages gives the parts of messages that are no text their images, in order.
@@ -237,12 +234,12 @@ func (r *chatRequest) parseOptions(f fields) (err error) {
 	o := &gomflux.LanguageOptions{Sampling: s, Seed: uint64(rand.Uint32())}
 	r.job.Language = o
 	for _, name := range []string{"max_tokens", "max_completion_tokens"} { // the newer one counts
-		n, ok, err := f.int(name, -1, most)
+		n, _, err := f.int(name, -1, most)
 		if err != nil {
 			return err
 		}
-		if ok {
-			o.MaxTokens = min(max(0, n), maxTokens)
+		if n > 0 {
+			o.MaxTokens = min(n, maxTokens)
 		}
 	}
 	o.MaxTokens = cmp.Or(o.MaxTokens, usualTokens)
@@ -253,9 +250,9 @@ func (r *chatRequest) parseOptions(f fields) (err error) {
 		}
 		o.Seed = *seed
 	}
-	if n, ok, err := f.int("n", 1, most); err != nil {
+	if n, _, err := f.int("n", 1, most); err != nil {
 		return err
-	} else if ok && n > 1 {
+	} else if n > 1 {
 		return unsupported("n", "this server writes one answer at a time (expected 1)")
 	}
 	if o.Stop, err = f.stops(); err != nil {
