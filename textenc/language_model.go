@@ -98,7 +98,7 @@ func (m *CausalLM) Tied() bool { return m.tied }
 
 // Unused returns patterns of tensors that a checkpoint may have and that are not needed.
 func (m *CausalLM) Unused() []string {
-	return slices.DeleteFunc(m.Model.Unused(), func(pattern string) bool { return !m.tied && strings.HasPrefix(pattern, "lm_head.") })
+	return slices.DeleteFunc(m.Model.Unused(), func(pattern string) bool { return !m.tied && strings.Contains(pattern, "lm_head.") })
 }
 
 // VocabSize implements [LanguageModel].

@@ -16,7 +16,7 @@ import (
 )
 
 // The models are those of testdata/make.py for which transformers has generated text.
-var languageModels = []string{"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published", "qwen35-head", "ministral3-head"}
+var languageModels = []string{"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published", "qwen35-head", "ministral3-head", "mistral3-head"}
 
 // neverWritten are the ids of images and videos, which transformers' generate was told to leave out.
 var neverWritten = []int{37, 38}
@@ -44,6 +44,10 @@ func openLanguageModel(t *testing.T, folder string, h how) *textenc.CausalLM {
 		m = textenc.NewQwen25VLForConditionalGeneration(c, true, h.dtype)
 	case "qwen3vl":
 		m = textenc.NewQwen3VLForConditionalGeneration(qwen3VLConfig(t, folder), nil, true, h.dtype)
+	case "mistral3":
+		c := textenc.DefaultMistral3Config()
+		config(t, folder, &c)
+		m = textenc.NewMistral3ForConditionalGeneration(c, nil, h.dtype)
 	case "ministral3":
 		c := textenc.DefaultMinistral3Config()
 		config(t, folder, &c)
@@ -243,7 +247,8 @@ func TestLanguageModelModules(t *testing.T) {
 			defer cache.Close()
 			m.Logits(row(w.prompt), w.images, cache)
 			names := slices.DeleteFunc(g.modules(), func(name string) bool {
-				return name == "text_encoder.model.rotary_emb" // Qwen3's, which is no module here
+				// Qwen3's and Mistral's, which are no modules here
+				return name == "text_encoder.model.rotary_emb" || folder == "mistral3-head" && strings.HasSuffix(name, ".rotary_emb")
 			})
 			mlxtest.Same(t, folder, slices.Sorted(maps.Keys(seen)), names)
 		})
