@@ -16,7 +16,9 @@ import (
 )
 
 // The models are those of testdata/make.py for which transformers has generated text.
-var languageModels = []string{"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published", "qwen35-head", "ministral3-head", "mistral3-head"}
+var languageModels = []string{
+	"qwen3-head", "qwen3-published", "qwen25vl-published", "qwen3vl-published", "qwen35-head", "ministral3-head", "mistral3-head",
+}
 
 // neverWritten are the ids of images and videos, which transformers' generate was told to leave out.
 var neverWritten = []int{37, 38}

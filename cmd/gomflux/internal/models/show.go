@@ -110,7 +110,10 @@ func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 		}
 		m = &shownMemory{
 			Device: e.Device.String(), Dtype: e.Dtype.String(), Width: e.Width, Height: e.Height,
-			AllWeights: e.AllWeights(), Weights: e.Weights, Peak: e.Peak(), LowRAMPeak: low.Peak(), Enhance: e.Rewrite, Free: free,
+			AllWeights: e.AllWeights(), Weights: e.Weights, Peak: e.Peak(), LowRAMPeak: low.Peak(), Free: free,
+		}
+		if source.Path() != "" { // a built-in model is not trained to write
+			m.Enhance = e.Rewrite
 		}
 		return nil
 	})
