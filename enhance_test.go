@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
 )
 
 // TestEnhance rewrites a prompt before an image is generated. Its settings generate the same image without
@@ -63,6 +64,42 @@ func TestBoxes(t *testing.T) {
 	}
 	if _, err := openTestModel(t, "qwen-edit").Generate(t.Context(), o); err == nil || !strings.Contains(err.Error(), "boxes: ") {
 		t.Errorf("Qwen-Image-Edit: %v", err)
+	}
+}
+
+// TestEnhanceLowRAM checks that in low RAM no transformer is in memory while a prompt is rewritten or an image
+// described, and that the image is the same.
+func TestEnhanceLowRAM(t *testing.T) {
+	img := image.NewRGBA(image.Rect(0, 0, 64, 64))
+	seed := uint64(3)
+	var used [2][2]int
+	var pixels [2][]uint8
+	for i, low := range []bool{false, true} {
+		m, err := gomflux.Open(t.Context(), "models/testdata/qwen-edit/model", &gomflux.OpenOptions{Device: gomflux.CPU, LowRAM: low})
+		if err != nil {
+			t.Fatal(err)
+		}
+		language := func(what int) *gomflux.LanguageOptions {
+			return &gomflux.LanguageOptions{MaxTokens: 3, Text: func(string, bool) { used[i][what] = mlx.ActiveMemory() }}
+		}
+		o := gomflux.Options{Prompt: "a hat", Height: 32, Width: 32, Steps: 1, Seed: &seed, References: []image.Image{img}}
+		_, err = m.Generate(t.Context(), o)
+		_, err2 := m.Describe(t.Context(), img, "", language(0))
+		o.Enhance = language(1)
+		r, err3 := m.Generate(t.Context(), o)
+		if err := errors.Join(err, err2, err3, m.Close()); err != nil {
+			t.Fatal(err)
+		}
+		pixels[i] = r.Image.Pix
+	}
+	const transformer = 45000 // bytes of its weights, about
+	for what := range used[0] {
+		if saved := used[0][what] - used[1][what]; saved < transformer {
+			t.Errorf("low RAM saves %d bytes", saved)
+		}
+	}
+	if !slices.Equal(pixels[0], pixels[1]) {
+		t.Error("the image is another one")
 	}
 }
 

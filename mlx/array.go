@@ -256,14 +256,27 @@ func copyOut[T any](a *Array, dtype Dtype) []T {
 		return []T{}
 	}
 	pushScope()
-	// a view may be strided, with memory in another order than its elements
-	row := a.AsType(dtype).Contiguous()
-	Eval(row)
+	row := a.AsType(dtype).inOrder()
 	out := make([]T, row.Size())
 	// mlx-c's typed accessors ignore the dtype, so one works for all
 	copy(out, unsafe.Slice((*T)(mlxc.ArrayDataUint8(row.h())), len(out)))
 	popScope()
 	return out
+}
+
+// inOrder returns the array, evaluated, with its elements in row-major order in memory, unlike those of a view.
+func (a *Array) inOrder() *Array {
+	const shared = 8 // bytes of arrays that MLX for CUDA has in memory of both host and GPU; others it would move
+	if ordered := false; a.Nbytes() <= shared {
+		defer watched()()
+		check(mlxc.ArrayEval(a.h())) // unlike Eval, it does not wait for what a GPU was given to do later
+		if check(mlxc.ArrayIsRowContiguous(&ordered, a.h())); ordered {
+			return a
+		}
+	}
+	a = a.Contiguous()
+	Eval(a)
+	return a
 }
 
 // newVector returns a vector of arrays, which the caller frees.

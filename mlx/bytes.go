@@ -28,8 +28,7 @@ func (a *Array) Bytes() []byte {
 		return []byte{}
 	}
 	pushScope()
-	row := a.Contiguous()
-	Eval(row)
+	row := a.inOrder()
 	out := make([]byte, size*row.Size())
 	copy(out, unsafe.Slice((*byte)(unsafe.Pointer(mlxc.ArrayDataUint8(row.h()))), len(out)))
 	popScope()

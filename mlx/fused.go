@@ -12,7 +12,7 @@ import (
 // kernels lists all custom kernels.
 var kernels = []*kernel{
 	normRopeKernel, modulatedNormKernel, gatedSumKernel, activationKernel, groupStatisticsKernel, groupFactorsKernel, groupApplyKernel,
-	biasSumKernel, upsampleKernel, dequantizeKernel,
+	biasSumKernel, upsampleKernel, dequantizeKernel, tokenAttentionKernel,
 }
 
 // The kernels are named as their files. Their checks are set in fused_check.go, since they use the
@@ -28,6 +28,7 @@ var (
 	biasSumKernel         = &kernel{name: "bias_sum"}
 	upsampleKernel        = &kernel{name: "upsample"}
 	dequantizeKernel      = &kernel{name: "dequantize"}
+	tokenAttentionKernel  = &kernel{name: "token_attention"}
 )
 
 // blockThreads is the number of threads of a block where nothing asks for another.

@@ -83,6 +83,18 @@ func init() {
 		}
 		return found, expected
 	}
+	tokenAttentionKernel.check = func() (found, expected []*Array) {
+		x := func(seed uint64, shape ...int) *Array { return Normal(Key(seed), Float32, shape...) }
+		q, k, v := x(1, 2, 4, 1, 64), x(2, 2, 2, 1, 64), x(3, 2, 2, 1, 64)
+		c := TokenCache{Keys: x(4, 2, 2, 150, 64), Values: x(5, 2, 2, 150, 64), Tail: x(6, 2, 2, 2, TailTokens, 64)}
+		for _, at := range [][2]int{{150, 5}, {3, 0}} {
+			c.Position = NewPosition(at[0], at[1])
+			y, tail := c.Attend(q, k, v)
+			wantY, wantTail := c.graph(q, k, v, 0.125)
+			found, expected = append(found, y, tail), append(expected, wantY, wantTail)
+		}
+		return found, expected
+	}
 }
 
 // graph computes what the kernels of a group norm do, followed by SiLU if silu is set.

@@ -271,6 +271,8 @@ func kernelType(d Dtype) string {
 	switch d {
 	case Float32:
 		return "float"
+	case Int32:
+		return "int"
 	case Uint32:
 		return "unsigned int"
 	}

@@ -165,6 +165,20 @@ func kernelCases() (cases []kernelCase) {
 			return []*Array{q.Dequantize(in.dtype)}, []*Array{q.dequantizeGraph(Float32)}
 		}, "dequantize %v", c)
 	}
+	for _, c := range []struct{ batch, heads, group, dim, capacity, before, recent int }{
+		{1, 1, 1, 32, 1, 1, 0}, {2, 1, 3, 64, 7, 4, 63}, {1, 2, 1, 128, 300, 280, 9}, {1, 1, 2, 256, 40, 37, 2},
+	} {
+		add(func(in *inputs) ([]*Array, []*Array) {
+			rows := func(n int) *Array { return in.normal(c.batch, c.heads, n, c.dim) }
+			q, k, v := in.normal(c.batch, c.heads*c.group, 1, c.dim), rows(1), rows(1)
+			tail := in.normal(2, c.batch, c.heads, TailTokens, c.dim)
+			past := TokenCache{rows(c.capacity), rows(c.capacity), tail, NewPosition(c.before, c.recent)}
+			y, next := past.Attend(q, k, v)
+			past.Keys, past.Values, past.Tail = wide(past.Keys), wide(past.Values), wide(past.Tail)
+			wantY, wantTail := past.graph(wide(q), wide(k), wide(v), float32(1/math.Sqrt(float64(c.dim))))
+			return []*Array{y, next}, []*Array{wantY, wantTail}
+		}, "token_attention %v", c)
+	}
 	return append(cases, kernelChecks()...)
 }
 

@@ -279,6 +279,8 @@ var hostFaults = []plantedFault{
 	{"a coefficient", "activation", "common.h", "1.421413741f", "1.431413741f", "differ"},
 	{"past the end of a local array", "modulated_norm 2", "modulated_norm.cpp", "i < V; i++) v[k][i] = (v", "i <= V; i++) v[k][i] = (v",
 		"out of bounds"},
+	{"one key too few", "token_attention {2", "token_attention.cpp", "recent + 1;", "recent;", "differ"},
+	{"a row that no block copies", "token_attention {2", "token_attention.cpp", "!= block % group", "!= 0", "differ"},
 	{"chunks that overlap", "group norm {1 5 7", "group_apply.cpp", "from = block % chunks * chunk", "from = block % chunks", "differ"},
 }
 

@@ -35,18 +35,10 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 	if m.blind != nil {
 		images = nil
 	}
-	user := textgen.Message{Role: "user"}
-	for range images {
-		user.Content = append(user.Content, textgen.Content{Image: true})
-	}
-	user.Content = append(user.Content, textgen.Content{Text: r.Request(prompt, edit)})
-	messages := []textgen.Message{textgen.TextMessage("system", r.System(edit)), user}
-	if e.Own = m.rewrites; e.Own {
-		message, err := r.Message(prompt, size.X, size.Y)
-		if err != nil {
-			return e, errs.Request(err)
-		}
-		messages = []textgen.Message{textgen.TextMessage("user", message)}
+	e.Own = m.rewrites
+	messages, err := m.request(prompt, len(images), edit, size, r)
+	if err != nil {
+		return e, errs.Request(err)
 	}
 	o := textgen.Options{Sampling: r.SamplingFor(edit), MaxTokens: r.MaxTokens, ThinkingBudget: r.ThinkingBudget}
 	for try := range uint64(2) {
@@ -72,6 +64,43 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 	}
 	e.Text.Text = r.Place(prompt)
 	return e, nil
+}
+
+// request returns the messages that ask for a prompt to be rewritten.
+func (m *LanguageModel) request(prompt string, images int, edit bool, size image.Point, r family.Rewriter) ([]textgen.Message, error) {
+	if m.rewrites {
+		message, err := r.Message(prompt, size.X, size.Y)
+		return []textgen.Message{textgen.TextMessage("user", message)}, err
+	}
+	user := textgen.Message{Role: "user"}
+	for range images {
+		user.Content = append(user.Content, textgen.Content{Image: true})
+	}
+	user.Content = append(user.Content, textgen.Content{Text: r.Request(prompt, edit)})
+	return []textgen.Message{textgen.TextMessage("system", r.System(edit)), user}, nil
+}
+
+// estimateRewriting returns the peak of rewriting the prompt of a run with the language model of its own model, 0
+// without one. Images that it may see are left out.
+func (r *Run) estimateRewriting(o LoadOptions) int64 {
+	if writes, _ := HasLanguageModel(r.loader.FS); !writes {
+		return 0
+	}
+	m, err := LoadLanguageModel(r.loader.FS, o)
+	if err != nil {
+		return 0
+	}
+	defer m.Close()
+	rewriter := family.RewriterFor(r.Class)
+	messages, err := m.request(r.Prompt, 0, len(r.References) > 0, image.Pt(r.Width, r.Height), rewriter)
+	if err != nil {
+		return 0
+	}
+	ids, err := m.encode(messages, rewriter.Thinking)
+	if err != nil {
+		return 0
+	}
+	return m.Peak(len(ids), rewriter.MaxTokens)
 }
 
 // Describe answers a question about an image; "" asks for a prompt that would draw it again.

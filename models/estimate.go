@@ -15,12 +15,13 @@ type Estimate struct {
 	Width, Height int              // of the image
 	Weights       map[string]int64 // weights of each component in memory, by folder, and of the preview decoder
 	LowRAM        bool             // only one text encoder or the transformer is in memory at a time
+	Rewrite       int64            // peak of rewriting the prompt with the model's language model, before all else; 0 if it is not known
 	Encode        int64            // peak of encoding, including the weights in memory; 0 if it does not run
 	Step          int64            // peak of the steps, likewise
 	Decode        int64            // peak of decoding, likewise
 }
 
-// Peak returns the peak of all phases.
+// Peak returns the peak of all phases but Rewrite, which few runs have.
 func (e Estimate) Peak() int64 { return max(e.Encode, e.Step, e.Decode) }
 
 // AllWeights returns the size of the weights of all components.

@@ -152,6 +152,14 @@ func (m *LanguageModel) Memory(tokens int) int64 {
 	return m.pipeline.weightsMemory(m.loadable, m.pipeline.loader.Quantize).bytes + m.model.CacheBytes(tokens)
 }
 
+// Peak estimates the memory of reading a prompt of some tokens and writing others.
+func (m *LanguageModel) Peak(prompt, tokens int) int64 {
+	p := m.pipeline
+	read := pass{blocks: p.blocksOf(m.loadable.Component), tokens: prompt, rows: 1}
+	read.weightsMemory = p.weightsMemory(m.loadable, p.loader.Quantize)
+	return m.Memory(m.capacity(prompt, tokens)) + p.memoryModel().estimate(read)
+}
+
 // A Speed is how fast a language model is.
 type Speed struct {
 	Read       time.Duration   // the prompt, and drawing the first token
@@ -291,6 +299,9 @@ func (m *LanguageModel) load(c component.Component, o LoadOptions) error {
 	if err := p.checkQuantizations(); err != nil {
 		return err
 	}
+	if o.headersOnly {
+		return nil
+	}
 	needed := m.Memory(usualTokens)
 	short := func() bool { free := p.available(); return free > 0 && needed > free }
 	if short() && o.MakeRoom != nil {
@@ -322,7 +333,7 @@ func (m *LanguageModel) Observe(hook hooks.Func) {
 	m.pipeline.points = hooks.Points{Func: hook, Step: -1, Parameters: m.pipeline.parameters}
 }
 
-// usualTokens is for how many tokens a cache has memory at first.
+// usualTokens is for how many tokens after a prompt a cache has memory at first.
 const usualTokens = 4096
 
 // maxSeen is the largest number of pixels of an image that a language model sees: larger ones are scaled
@@ -361,13 +372,18 @@ func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, 
 		return t, errs.Requestf("the prompt has %d tokens: the language model can see %d, with those of the text", len(ids), m.context)
 	}
 	o.Context, o.Stop = m.context, m.stop
-	capacity := len(ids) + o.MaxTokens
-	if m.context > 0 {
-		capacity = min(capacity, m.context)
-	}
-	cache := m.newCache(min(capacity, len(ids)+usualTokens))
+	cache := m.newCache(m.capacity(len(ids), o.MaxTokens))
 	defer cache.Close()
 	return textgen.Generate(m.forward(cache, inputs), m.tokenizer, ids, o, piece)
+}
+
+// capacity returns for how many tokens a cache has memory at first, for a prompt and a limit of others.
+func (m *LanguageModel) capacity(prompt, tokens int) int {
+	n := prompt + min(tokens, usualTokens)
+	if m.context > 0 {
+		n = min(n, m.context)
+	}
+	return n
 }
 
 // encode returns the ids of a conversation. For a model that rewrites prompts, the template ends with the

@@ -318,3 +318,41 @@ func TestOwnEnhancer(t *testing.T) {
 		}
 	})
 }
+
+// TestLanguageModelPeak compares the estimated memory of reading a prompt and writing with the measured one.
+func TestLanguageModelPeak(t *testing.T) {
+	config := fstest.MapFS{"config.json": {Data: []byte(`{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 4000,
+		"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+		"head_dim": 64, "tie_word_embeddings": false, "max_position_embeddings": 40960}`)}}
+	cpu, dtype := mlx.CPU, mlx.Float32
+	for _, tokens := range [][2]int{{16, 8}, {700, 8}, {64, 200}} {
+		mlxtest.Do(t, func() {
+			before := mlx.ActiveMemory()
+			random := &models.Random{Dtype: checkpoint.F32}
+			m, err := models.LoadLanguageModel(config, models.LoadOptions{Device: &cpu, Dtype: &dtype, Random: random})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			mlx.ResetPeakMemory()
+			m.Measure(tokens[0], tokens[1])
+			measured, estimated := int64(mlx.PeakMemory()-before), m.Peak(tokens[0], tokens[1])
+			t.Logf("%v: %d MB, estimated %d MB, weights %d MB", tokens, measured>>20, estimated>>20, m.Memory(0)>>20)
+			if d := estimated - measured; d > measured/10 || d < -measured/10 {
+				t.Errorf("%v: %d bytes, estimated %d", tokens, measured, estimated)
+			}
+		})
+	}
+	mlxtest.Do(t, func() {
+		before := mlx.ActiveMemory()
+		for name, writes := range map[string]bool{"zimage-small": true, "flux1-dev-small": false} {
+			e, low, _, err := models.EstimateModel(modelFolder(t, name), models.LoadOptions{Device: &cpu})
+			if err != nil || e.Rewrite > 1<<18 != writes || e.Rewrite != low.Rewrite {
+				t.Errorf("%s: %d bytes to rewrite a prompt, %d with low RAM, %v", name, e.Rewrite, low.Rewrite, err)
+			}
+		}
+		if after := mlx.ActiveMemory(); after > before+1<<16 {
+			t.Errorf("%d bytes are in memory, %d before", after, before)
+		}
+	})
+}

@@ -393,7 +393,10 @@ func EstimateModel(fsys fs.FS, o LoadOptions) (e, low Estimate, available int64,
 	r.batch = max(1, o.Batch)
 	e, available = r.Estimate(), p.available()
 	p.setLowRAM()
-	return e, r.Estimate(), available, nil
+	low = r.Estimate()
+	e.Rewrite = r.estimateRewriting(o)
+	low.Rewrite = e.Rewrite
+	return e, low, available, nil
 }
 
 // LoadAutoencoder reads only the vae of a model folder, or a folder with a single vae. It must run

@@ -54,7 +54,7 @@ func (k *keeper) Submit(ctx context.Context, r engine.Request) (*engine.Job, err
 
 // checkRequest refuses what exceeds the limits, and LoRAs that are files.
 func (s *Server) checkRequest(r *engine.Request) error {
-	info, err := s.Engine.Model(r.Model)
+	info, err := s.Engine.Model(r.Model, r.Messages != nil)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (d *gatedDeltaNet) Forward(x *mlx.Array, p *pass) *mlx.Array {
 	}
 	y := r.run()
 	if len(p.cache.layers) > 0 {
-		p.cache.layers[d.layer].set(inputs, r.state)
+		p.cache.layers[d.layer].set(0, inputs, r.state)
 		if t > 1 { // or what they are computed from would stay in memory
 			mlx.AsyncEval(inputs, r.state)
 		}

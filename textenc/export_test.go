@@ -19,15 +19,15 @@ func (c *Cache) Shift() {
 			return mlx.Concat(2, x.Slice(2, n-1, n), x.Slice(2, 0, n-1))
 		}
 		if l[0].Ndim() == 4 { // a layer of attention
-			l.set(shifted(l[0]), shifted(l[1]))
+			l.set(0, shifted(l[0]), shifted(l[1]))
 		}
 	}
 }
 
-// Bytes returns the size of the cache's arrays.
+// Bytes returns the size of the cache's arrays without the tails of steps.
 func (c *Cache) Bytes() (n int64) {
 	for _, l := range c.layers {
-		for _, x := range l {
+		for _, x := range l[:2] {
 			n += int64(x.Nbytes())
 		}
 	}

@@ -98,7 +98,7 @@ func (m *CausalLM) Tied() bool { return m.tied }
 
 // Unused returns patterns of tensors that a checkpoint may have and that are not needed.
 func (m *CausalLM) Unused() []string {
-	return slices.DeleteFunc(m.Model.Unused(), func(pattern string) bool { return !m.tied && strings.HasPrefix(pattern, "lm_head.") })
+	return slices.DeleteFunc(m.Model.Unused(), func(pattern string) bool { return !m.tied && strings.Contains(pattern, "lm_head.") })
 }
 
 // VocabSize implements [LanguageModel].
@@ -141,9 +141,10 @@ func (m *CausalLM) logits(ids *mlx.Array, images []VisionInput, cache *Cache, la
 	}
 	return mlx.Scope(func() *mlx.Array {
 		p := newPass(cache, ids.Dim(0), ids.Dim(1), m.dtype)
-		if p.cache.mode != 0 && p.tokens == 1 && len(images) == 0 && p.real == nil && p.cache.tokens > 0 && !m.Observed() {
+		if m.steps(p, images) {
 			return m.step(ids, p)
 		}
+		p.cache.settle()
 		x := m.Model.hidden(ids, images, p)
 		p.end()
 		if last {
@@ -163,13 +164,14 @@ type Cache struct {
 	padding  []int // tokens at the start of each sequence that stand for nothing; nil without any
 	behind   []int // how far positions are behind the number of tokens, because images take fewer
 
-	mode  mlx.CompileMode // 0 without compiling
-	steps *steps          // nil before the first one
+	mode   mlx.CompileMode // 0 without compiling
+	step   *step           // nil before the first one
+	recent int             // of the tokens, those whose keys and values are in the tails
 }
 
-// A layerCache has the arrays of a layer: keys and values [B, heads, capacity, D], or other states. They
-// are nil at first.
-type layerCache [2]*mlx.Array
+// A layerCache has the arrays of a layer: keys and values [B, heads, capacity, D] and the tail of steps (see
+// [mlx.TokenCache]), or two other states. They are nil at first.
+type layerCache [3]*mlx.Array
 
 // cacheStep is by how many tokens a cache grows.
 const cacheStep = 256
@@ -209,45 +211,61 @@ func (c *Cache) Compiled() bool { return c.mode != 0 }
 
 // Close frees the memory of the cache. It must be called on the MLX thread.
 func (c *Cache) Close() {
-	if c.steps != nil {
-		c.steps.free()
+	if c.step != nil {
+		c.step.free()
 	}
 	for i := range c.layers {
-		c.layers[i].set(nil, nil)
+		c.layers[i].set(0, nil, nil, nil)
 	}
 }
 
-// set replaces the arrays of the layer. The old ones are freed before the new ones are evaluated, so
+// set replaces arrays of the layer. The old ones are freed before the new ones are evaluated, so
 // that MLX can overwrite them.
-func (l *layerCache) set(arrays ...*mlx.Array) {
+func (l *layerCache) set(from int, arrays ...*mlx.Array) {
 	for i, a := range arrays {
-		if old := l[i]; old != nil && old != a {
+		if old := l[from+i]; old != nil && old != a {
 			old.Free()
 		}
 		mlx.Keep(a)
-		l[i] = a
+		l[from+i] = a
 	}
 }
 
 // extend appends keys and values [B, heads, T, D] of new tokens, and returns those of all.
 func (c *Cache) extend(layer int, k, v *mlx.Array) (allK, allV *mlx.Array) {
 	l, after := &c.layers[layer], c.tokens+k.Dim(2)
-	appended := func(old, x *mlx.Array) *mlx.Array {
-		room := 0
-		if old != nil {
-			room = old.Dim(2)
-		}
-		if after > room {
-			shape := x.Shape()
-			shape[2] = max(c.capacity, cacheRoom(after)) - room
-			more := mlx.Zeros(x.Dtype(), shape...)
-			if old != nil {
-				more = mlx.Concat(2, old, more)
-			}
-			old = more
-		}
-		return old.SliceUpdate(2, c.tokens, x)
-	}
-	l.set(appended(l[0], k), appended(l[1], v))
+	l.set(0, c.put(l[0], c.tokens, k), c.put(l[1], c.tokens, v))
 	return l[0].Slice(2, 0, after), l[1].Slice(2, 0, after)
+}
+
+// put returns old, which may be nil, with the rows x from a token on, and with more room if it needs some.
+func (c *Cache) put(old *mlx.Array, token int, x *mlx.Array) *mlx.Array {
+	room, after := 0, token+x.Dim(2)
+	if old != nil {
+		room = old.Dim(2)
+	}
+	if after > room {
+		shape := x.Shape()
+		shape[2] = max(c.capacity, cacheRoom(after)) - room
+		more := mlx.Zeros(x.Dtype(), shape...)
+		if old != nil {
+			more = mlx.Concat(2, old, more)
+		}
+		old = more
+	}
+	return old.SliceUpdate(2, token, x)
+}
+
+// settle moves the rows of the tails to keys and values.
+func (c *Cache) settle() {
+	for i := range c.layers {
+		l := &c.layers[i]
+		if c.recent == 0 || l[2] == nil {
+			continue
+		}
+		parts := l[2].Slice(3, 0, c.recent).Split(2, 0)
+		from := c.tokens - c.recent
+		l.set(0, c.put(l[0], from, parts[0].Squeeze(0)), c.put(l[1], from, parts[1].Squeeze(0)))
+	}
+	c.recent = 0
 }

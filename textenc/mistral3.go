@@ -109,7 +109,7 @@ func (c *Mistral3Config) Validate() error {
 // Mistral3 is transformers' Mistral3ForConditionalGeneration without its vision encoder and head, used as
 // a text encoder that returns hidden states of some of its layers.
 type Mistral3 struct {
-	nn.Module
+	nn.Module     `in:"input_ids"`
 	LanguageModel *mistralModel `w:"language_model"`
 
 	Config       Mistral3Config
@@ -161,6 +161,27 @@ func NewMistral3(c Mistral3Config, hiddenStates []int, dtype mlx.Dtype) *Mistral
 		*p.Param = p.Or(strings.Replace(p.Name, "language_model.", "language_model.model.", 1))
 	}
 	return m
+}
+
+// NewMistral3ForConditionalGeneration declares the model with its head and without the vision encoder. Its
+// hidden states are also those that [NewMistral3] would return. The head is tied to the embeddings if text_config
+// says so: the config around it, which transformers 5 writes, has true for all models.
+func NewMistral3ForConditionalGeneration(c Mistral3Config, hiddenStates []int, dtype mlx.Dtype) *CausalLM {
+	m := NewMistral3(c, append([]int{c.Text.NumHiddenLayers}, hiddenStates...), dtype)
+	m.HiddenStates = hiddenStates
+	lm := newCausalLM(m, c.Text.TieWordEmbeddings, nil, dtype)
+	if head, ok := lm.LMHead.(*nn.Linear); ok {
+		head.Weight = head.Weight.Or("language_model.lm_head.weight")
+	}
+	return lm
+}
+
+func (m *Mistral3) decoder() *qwen3Decoder { return m.LanguageModel.decoder() }
+
+func (m *Mistral3) begin(p *pass) { m.LanguageModel.begin(p) }
+
+func (m *Mistral3) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array {
+	return m.Tap(m.LanguageModel.hidden(ids, images, p), ids)
 }
 
 // newMistralLayer declares MistralDecoderLayer.

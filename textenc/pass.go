@@ -21,6 +21,7 @@ type pass struct {
 	queries       *mlx.Array // factors of the queries, [tokens, 1] or [B, 1, tokens, 1]; nil for 1
 	mask          *mlx.Array // [B, 1, tokens, keys], true where a query sees a key; nil without padding at the start
 	real          *mlx.Array // [B, tokens, 1], false for padding at the start; nil without any
+	position      *mlx.Array // of a step in the cache (see [mlx.TokenCache]), else nil
 	behind        []int      // of the cache after the pass
 }
 

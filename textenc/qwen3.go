@@ -265,14 +265,17 @@ func newQwen3Layer(c Qwen3Config, index int) *qwen3Layer {
 }
 
 func (l *qwen3Layer) Forward(x *mlx.Array, p *pass) *mlx.Array {
-	y := l.InputLayerNorm.Forward(x).AsType(p.dtype)
-	if l.LinearAttn != nil {
-		y = l.LinearAttn.Forward(y, p)
-	} else {
-		y = l.SelfAttn.Forward(y, p)
-	}
+	y := l.attend(l.InputLayerNorm.Forward(x).AsType(p.dtype), p)
 	y, more := l.after(x, y, p.dtype)
 	return l.Tap(y.Add(more), x)
+}
+
+// attend returns the output of the layer's attention.
+func (l *qwen3Layer) attend(x *mlx.Array, p *pass) *mlx.Array {
+	if l.LinearAttn != nil {
+		return l.LinearAttn.Forward(x, p)
+	}
+	return l.SelfAttn.Forward(x, p)
 }
 
 // after returns two summands of the output of the layer, given its input and the output of its attention.
@@ -319,7 +322,17 @@ type qwen3Attention struct {
 
 func (a *qwen3Attention) Forward(x *mlx.Array, p *pass) *mlx.Array {
 	in := a.project(x, p.rope)
-	return a.Tap(a.output(in, a.attend(in, p), x.Dtype()), x)
+	var y *mlx.Array
+	if p.position != nil {
+		cache := &p.cache.layers[a.layer]
+		y, cache[2] = mlx.TokenCache{Keys: cache[0], Values: cache[1], Tail: cache[2], Position: p.position}.Attend(in.q, in.k, in.v)
+	} else {
+		y = a.Attend(p.attention(a.layer), in.q, in.k, in.v)
+	}
+	if y = nn.MergeHeads(y); in.gate != nil {
+		y = y.Mul(in.gate.Reshape(y.Shape()...).Sigmoid())
+	}
+	return a.Tap(a.OProj.ForwardWide(y, x.Dtype()), x)
 }
 
 // A projected has rotated queries and keys, and values [B, H, L, D], and the gate of the output, which may
@@ -356,20 +369,6 @@ func (a *qwen3Attention) project(x *mlx.Array, rope nn.Rope) (in projected) {
 	qk := a.FusedAll("qwen3Attention.project", fused, modules)
 	in.q, in.k = qk[0], qk[1]
 	return in
-}
-
-// attend returns the attention of the queries to the keys in the cache, and to the new ones, which it appends.
-func (a *qwen3Attention) attend(in projected, p *pass) *mlx.Array {
-	return a.Attend(p.attention(a.layer), in.q, in.k, in.v)
-}
-
-// output is the projection of attention y.
-func (a *qwen3Attention) output(in projected, y *mlx.Array, dtype mlx.Dtype) *mlx.Array {
-	y = nn.MergeHeads(y)
-	if in.gate != nil {
-		y = y.Mul(in.gate.Reshape(y.Shape()...).Sigmoid())
-	}
-	return a.OProj.ForwardWide(y, dtype)
 }
 
 // qwen3MLP is Qwen3MLP, Qwen2MLP or Qwen2_5_VLMLP: down(silu(gate x)·up x).

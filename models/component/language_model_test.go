@@ -28,6 +28,7 @@ func TestLanguageModel(t *testing.T) {
 		"qwen25vl-published": {class: "Qwen2_5_VLForConditionalGeneration", sees: true},
 		"qwen3vl-published":  {class: "Qwen3VLForConditionalGeneration", sees: true},
 		"qwen35-head":        {class: "Qwen3_5ForConditionalGeneration", sees: true},
+		"mistral3-head":      {class: "Mistral3ForConditionalGeneration"},
 		"qwen3-small": {err: "qwen3-small: lacks lm_head.weight: these are the files of a text encoder, which cannot write text " +
 			"(get the whole model, such as Qwen/Qwen3-4B"},
 		"qwen3vl-small": {err: "such as Qwen/Qwen3-VL-4B-Instruct)"},

@@ -19,6 +19,14 @@ var Mistral3ForConditionalGeneration = &Class{
 	},
 	LoRAUnusedLayers: true,
 	Infer:            inferMistral3,
+	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
+		c := textenc.DefaultMistral3Config()
+		if err := o.Read(&c); err != nil {
+			return nil, err
+		}
+		return textenc.NewMistral3ForConditionalGeneration(c, o.HiddenStates, o.Dtype), nil
+	},
+	Whole: "black-forest-labs/FLUX.2-dev",
 	Blocks: func(model any) BlockMemory {
 		m := model.(*textenc.Mistral3)
 		c := m.Config.Text

@@ -108,6 +108,16 @@ var replacements = []replacement{
 		mlx.Eval(q.Arrays()...)
 		return func() []*mlx.Array { return []*mlx.Array{q.Dequantize(d.dtype)} }
 	}},
+	{[]string{"token_attention"}, func(d dimensions, tokens int) func() []*mlx.Array {
+		rows := func(n int) *mlx.Array { return normal(d.dtype, 1, 1, d.width/d.headSize, n, d.headSize) }
+		x, cache := rows(1), mlx.TokenCache{Keys: rows(tokens), Values: rows(tokens), Position: mlx.NewPosition(tokens, 0)}
+		cache.Tail = mlx.NewTail(x)
+		mlx.Eval(cache.Tail, cache.Position)
+		return func() []*mlx.Array {
+			y, tail := cache.Attend(x, x, x)
+			return []*mlx.Array{y, tail}
+		}
+	}},
 	{[]string{"host_rope"}, func(d dimensions, tokens int) func() []*mlx.Array {
 		x := normal(d.dtype, 1, 1, d.width/d.headSize, tokens, d.headSize)
 		cos, sin := table(d, tokens)

@@ -101,7 +101,7 @@ func LanguageModel(models []engine.ModelInfo, name string, sees bool) (string, b
 	for _, m := range models {
 		r := 1
 		switch {
-		case !m.Writes || sees && !m.Sees || m.Missing != "":
+		case !m.CanWrite(sees):
 			continue
 		case m.Is(name):
 			r = 3

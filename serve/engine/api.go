@@ -185,10 +185,12 @@ type ModelInfo struct {
 	Multiple bool   // takes several of them
 	Writes   bool   // has a language model
 	Sees     bool   // its language model sees images
-	HasAlpha bool   // generates transparent images, and sees the transparency of input images
-	Layers   int    // default number of layers into which it splits an image, 0 if it does not
-	Licence  family.Licence
-	Defaults gomflux.Defaults
+	// OnlyWrites reports that it has nothing but a language model. Missing says so, and is no hindrance to texts.
+	OnlyWrites bool
+	HasAlpha   bool // generates transparent images, and sees the transparency of input images
+	Layers     int  // default number of layers into which it splits an image, 0 if it does not
+	Licence    family.Licence
+	Defaults   gomflux.Defaults
 	// SizeMultiple is what the sides of images are multiples of, 0 if that is unknown.
 	SizeMultiple int
 	Bytes        int64 // size of its files, 0 if it is not here
@@ -199,6 +201,11 @@ type ModelInfo struct {
 	GuidanceUnit picture.GuidanceUnit
 	TrueCFG      bool      // takes [gomflux.Options].TrueCFGScale
 	Created      time.Time // of its files
+}
+
+// CanWrite reports whether the model can write texts, about images if sees is set.
+func (m *ModelInfo) CanWrite(sees bool) bool {
+	return m.Writes && (m.Sees || !sees) && (m.Missing == "" || m.OnlyWrites)
 }
 
 // Is reports whether a name is that of the model.

@@ -84,7 +84,7 @@ func New(c Config) *Engine {
 	}
 	e := &Engine{
 		c: c, wake: make(chan struct{}, 1), stopped: make(chan struct{}), jobs: map[string]*Job{},
-		speeds: speeds{image: map[string]map[int]*speed{}, load: map[string]*average{}, text: map[string]*average{}},
+		speeds: speeds{image: map[string]map[int]*speed{}, load: averages{}, text: averages{}},
 		stats:  Stats{Jobs: map[State]int64{}, Seconds: map[gomflux.Phase]float64{}},
 	}
 	go e.loop()
@@ -109,7 +109,7 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	info, err := e.Model(r.Model)
+	info, err := e.Model(r.Model, r.Messages != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -217,8 +217,9 @@ func (e *Engine) retry(client string, own, free int) time.Duration {
 	return min(max(after, minRetry), maxRetry)
 }
 
-// Model returns the model with a name, or the default one if the name is empty.
-func (e *Engine) Model(name string) (ModelInfo, error) {
+// Model returns the model with a name, or the default one if the name is empty. It must generate images, or only
+// write if writes is set.
+func (e *Engine) Model(name string, writes bool) (ModelInfo, error) {
 	all := e.c.Models()
 	i := slices.IndexFunc(all, func(m ModelInfo) bool { return m.Is(name) || name == "" && m.Default })
 	switch {
@@ -226,7 +227,7 @@ func (e *Engine) Model(name string) (ModelInfo, error) {
 		return ModelInfo{}, errs.Requestf("no model is named, and there is no default model")
 	case i < 0:
 		return ModelInfo{}, errs.NotFound(fmt.Errorf("no model %q here (to get it: gomflux pull %s)", name, name))
-	case all[i].Missing != "":
+	case all[i].Missing != "" && !(writes && all[i].CanWrite(false)):
 		return ModelInfo{}, errs.NotFound(fmt.Errorf("model %s: %s", all[i].Name, all[i].Missing))
 	}
 	return all[i], nil

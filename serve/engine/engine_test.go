@@ -59,6 +59,7 @@ func (w *world) config() Config {
 			d := gomflux.Defaults{Steps: 4, Height: 64, Width: 64}
 			return []ModelInfo{
 				{Name: "a", Default: true, Defaults: d}, {Name: "b", Edits: true, Defaults: d}, {Name: "c", Defaults: d},
+				{Name: "words", Writes: true, OnlyWrites: true, Missing: "it is a language model"},
 				{Name: "away", Missing: "not here (to get it: gomflux pull away)"},
 			}
 		},

@@ -35,8 +35,8 @@ type speed struct {
 // speeds are moving averages of how long models take.
 type speeds struct {
 	image map[string]map[int]*speed // by model, "" being any model, and by classOf
-	load  map[string]*average       // seconds of loading, by model or key of a language model
-	text  map[string]*average       // seconds of writing, by key of a language model
+	load  averages                  // of loading, by model or key of a language model
+	text  averages                  // of writing, by key of a language model
 }
 
 // work is what an image asks for.
@@ -94,21 +94,29 @@ func (s *speeds) images(name string, w work, n int) time.Duration {
 
 // loaded records that a model was loaded.
 func (s *speeds) loaded(name string, d time.Duration) {
-	for _, name := range []string{name, ""} {
-		if s.load[name] == nil {
-			s.load[name] = &average{}
-		}
-		s.load[name].add(d.Seconds())
-	}
+	s.load.add(name, d)
+	s.load.add("", d)
 }
 
 // loading estimates how long it takes to load a model, 0 if nothing is known.
-func (s *speeds) loading(name string) time.Duration {
-	a := cmp.Or(s.load[name], s.load[""])
-	if a == nil {
+func (s *speeds) loading(name string) time.Duration { return cmp.Or(s.load.of(name), s.load.of("")) }
+
+// averages are those of durations in seconds, by name.
+type averages map[string]*average
+
+func (a averages) add(name string, d time.Duration) {
+	if a[name] == nil {
+		a[name] = &average{}
+	}
+	a[name].add(d.Seconds())
+}
+
+// of returns the average of a name, 0 if nothing is known.
+func (a averages) of(name string) time.Duration {
+	if a[name] == nil {
 		return 0
 	}
-	return time.Duration(a.value * float64(time.Second))
+	return time.Duration(a[name].value * float64(time.Second))
 }
 
 // workOf returns the work of an image.

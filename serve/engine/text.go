@@ -48,7 +48,7 @@ func (e *Engine) checkLanguage(r *Request) error {
 	if e.c.OpenLanguage == nil {
 		return errs.Requestf("this server has no language models")
 	}
-	info, err := e.Model(cmp.Or(r.Language.Model, r.Model))
+	info, err := e.Model(cmp.Or(r.Language.Model, r.Model), true)
 	if err != nil {
 		return err
 	}
@@ -78,9 +78,7 @@ func (j *Job) takes() time.Duration {
 	s := &j.engine.speeds
 	d := s.images(j.model, j.work, j.images)
 	if l := j.request.Language; l != nil && j.answer == nil {
-		if a := s.text[languageKey(l.Model)]; a != nil {
-			d += time.Duration(a.value * float64(time.Second))
-		}
+		d += s.text.of(languageKey(l.Model))
 	}
 	return d
 }
@@ -182,10 +180,7 @@ func (e *Engine) answer(j *Job, r *Request) error {
 	a.Model = o.Model // which clients know
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.speeds.text[languageKey(o.Model)] == nil {
-		e.speeds.text[languageKey(o.Model)] = &average{}
-	}
-	e.speeds.text[languageKey(o.Model)].add(e.now().Sub(began).Seconds())
+	e.speeds.text.add(languageKey(o.Model), e.now().Sub(began))
 	e.written(j, a)
 	return nil
 }

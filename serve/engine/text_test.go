@@ -161,6 +161,25 @@ func TestTextMemory(t *testing.T) {
 	})
 }
 
+// TestOnlyWrites: a model that has nothing but a language model answers and rewrites prompts for others.
+func TestOnlyWrites(t *testing.T) {
+	inTextBubble(t, &writer{tokens: 1}, func(t *testing.T, w *world, e *Engine) {
+		words := &gomflux.LanguageOptions{Model: "words"}
+		submitText(t, e, Request{Model: "words", Messages: question("q")}).Wait(t.Context())
+		submitText(t, e, Request{Language: words, Seeds: []uint64{1}}).Wait(t.Context())
+		expectLog(t, w, "open language words", "write language words q", "write language words p for a", "close language words", "open a",
+			"run a better p")
+		for name, r := range map[string]Request{
+			"images": {Model: "words", Seeds: []uint64{1}}, "rewriting": {Model: "words", Language: words},
+			"a model that is not here": {Model: "away", Messages: question("q"), Language: &gomflux.LanguageOptions{}},
+		} {
+			if _, err := e.Submit(t.Context(), r); !errors.Is(err, gomflux.ErrNotFound) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
 // TestTextEnds cancels and skips texts while the model is loaded and while it writes.
 func TestTextEnds(t *testing.T) {
 	for _, test := range []struct {

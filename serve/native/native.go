@@ -176,6 +176,7 @@ type jsonModel struct {
 	Multiple     bool         `json:"multiple"` // takes several reference images
 	Writes       bool         `json:"writes"`   // has a language model
 	Sees         bool         `json:"sees"`     // which sees images
+	OnlyWrites   bool         `json:"only_writes,omitempty"`
 	SizeMultiple int          `json:"size_multiple,omitempty"`
 	Bytes        int64        `json:"bytes,omitempty"`
 	Peak         int64        `json:"peak_bytes,omitempty"`
@@ -201,8 +202,9 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	for _, m := range a.engine.Models() {
 		models = append(models, jsonModel{
 			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
-			Multiple: m.Multiple, Writes: m.Writes, Sees: m.Sees, SizeMultiple: m.SizeMultiple, Bytes: m.Bytes, Peak: m.Peak, Free: m.Free,
-			HasAlpha: m.HasAlpha, Layers: m.Layers, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
+			Multiple: m.Multiple, Writes: m.Writes, Sees: m.Sees, OnlyWrites: m.OnlyWrites, SizeMultiple: m.SizeMultiple,
+			Bytes: m.Bytes, Peak: m.Peak, Free: m.Free, HasAlpha: m.HasAlpha, Layers: m.Layers, Licence: m.Licence,
+			Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}
 	return reply(w, http.StatusOK, map[string]any{

@@ -160,11 +160,8 @@ func (h *Handler) chatRequest(w http.ResponseWriter, r *http.Request) (*chatRequ
 		return nil, err
 	}
 	images, _, err := f.decode(h.config.MaxInputPixels)
-	if err != nil {
-		return nil, err
-	}
 	placeImages(req.job.Messages, images)
-	return req, nil
+	return req, err
 }
 
 // placeImages gives the parts of messages that are no text their images, in order.
@@ -185,7 +182,10 @@ var theirChat = regexp.MustCompile(`^(gpt-|chatgpt-|o\d)`)
 // model, or for the first one that can answer.
 func (r *chatRequest) chooseModel(models []engine.ModelInfo, name string, sees bool) error {
 	if name != "" && !theirChat.MatchString(name) {
-		m, _, err := named(models, name, false)
+		m, err := onlyWriter(models, name), error(nil)
+		if m == nil {
+			m, _, err = named(models, name, false)
+		}
 		if err == nil {
 			r.job.Model = m.Name
 		}
@@ -197,6 +197,14 @@ func (r *chatRequest) chooseModel(models []engine.ModelInfo, name string, sees b
 	}
 	if r.job.Model = m; name != "" {
 		r.warning = m + " was used, since " + name + " is a model of OpenAI"
+	}
+	return nil
+}
+
+// onlyWriter returns the model of a name if that has nothing but a language model, else nil.
+func onlyWriter(models []engine.ModelInfo, name string) *engine.ModelInfo {
+	if i := slices.IndexFunc(models, func(m engine.ModelInfo) bool { return m.Is(name) && m.OnlyWrites }); i >= 0 {
+		return &models[i]
 	}
 	return nil
 }
@@ -224,12 +232,12 @@ func (r *chatRequest) parseOptions(f fields) (err error) {
 	o := &gomflux.LanguageOptions{Sampling: s, Seed: uint64(rand.Uint32())}
 	r.job.Language = o
 	for _, name := range []string{"max_tokens", "max_completion_tokens"} { // the newer one counts
-		n, ok, err := f.int(name, -1, most)
+		n, _, err := f.int(name, -1, most)
 		if err != nil {
 			return err
 		}
-		if ok {
-			o.MaxTokens = min(max(0, n), maxTokens)
+		if n > 0 {
+			o.MaxTokens = min(n, maxTokens)
 		}
 	}
 	o.MaxTokens = cmp.Or(o.MaxTokens, usualTokens)
@@ -240,9 +248,9 @@ func (r *chatRequest) parseOptions(f fields) (err error) {
 		}
 		o.Seed = *seed
 	}
-	if n, ok, err := f.int("n", 1, most); err != nil {
+	if n, _, err := f.int("n", 1, most); err != nil {
 		return err
-	} else if ok && n > 1 {
+	} else if n > 1 {
 		return unsupported("n", "this server writes one answer at a time (expected 1)")
 	}
 	if o.Stop, err = f.stops(); err != nil {

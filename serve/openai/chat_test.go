@@ -39,6 +39,9 @@ var chatBodies = map[string]struct {
 			"chat_template_kwargs": {"enable_thinking": false}}`,
 		model: "owner/seer", want: gomflux.LanguageOptions{MaxTokens: 8192, Seed: 7, Stop: []string{"\n\n"}},
 		s: gomflux.Sampling{TopP: 0.5, MinP: 0.1, RepetitionPenalty: 1.1, PresencePenalty: 0.2, FrequencyPenalty: 0.3}},
+	"a language model": {
+		body:  `{"model": "words", "messages": [{"role": "user", "content": "a"}]}`,
+		model: "words", want: gomflux.LanguageOptions{MaxTokens: 1024}, s: gomflux.Sampling{Temperature: 0.7, TopP: 0.95}},
 	"LM Studio's example": {
 		body: `{"messages": [{"role": "developer", "content": "Rhyme."}, {"role": "user", "content": "a"},
 			{"role": "assistant", "content": null}, {"role": "user", "content": "b"}], "temperature": 0.8, "max_tokens": -1,

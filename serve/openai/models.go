@@ -46,7 +46,7 @@ func modelOf(m *engine.ModelInfo) model {
 func (h *Handler) listModels(w http.ResponseWriter, _ *http.Request) {
 	list := modelList{Object: "list", Data: []model{}}
 	for _, m := range h.engine.Models() {
-		if m.Missing == "" {
+		if m.Missing == "" || m.OnlyWrites {
 			list.Data = append(list.Data, modelOf(&m))
 		}
 	}
@@ -61,6 +61,10 @@ func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) {
 	models, id := h.engine.Models(), r.PathValue("id")
 	if folder := "/" + id; slices.ContainsFunc(models, func(m engine.ModelInfo) bool { return m.Is(folder) }) {
 		id = folder // net/http has removed the slash, which followed another one
+	}
+	if m := onlyWriter(models, id); m != nil {
+		writeJSON(w, http.StatusOK, modelOf(m))
+		return
 	}
 	m, warning, err := resolve(models, id, false)
 	if err != nil {

@@ -190,6 +190,7 @@ var testModels = []engine.ModelInfo{
 	}, Created: time.Unix(1_700_000_000, 0)},
 	{Name: "owner/editor", Edits: true, Writes: true},
 	{Name: "owner/seer", Writes: true, Sees: true},
+	{Name: "words", Writes: true, OnlyWrites: true, Missing: "it is a language model"},
 	{Name: "clear", HasAlpha: true, Missing: "is not on this machine (run gomflux pull clear)"},
 	{Name: "gone", Missing: "is not on this machine (run gomflux pull gone)"},
 }
@@ -655,9 +656,12 @@ func TestModels(t *testing.T) {
 	}
 	_, list := get("GET", "/v1/models")
 	data := list["data"].([]any)
-	if list["object"] != "list" || len(data) != 3 || data[1].(map[string]any)["id"] != "owner/editor" ||
+	if list["object"] != "list" || len(data) != 4 || data[1].(map[string]any)["id"] != "owner/editor" ||
 		data[1].(map[string]any)["owned_by"] != "owner" {
 		t.Errorf("%v", list)
+	}
+	if r, m := get("GET", "/v1/models/words"); r.StatusCode != 200 || m["writes"] != true {
+		t.Errorf("%v", m)
 	}
 	for _, path := range []string{"/v1/models/owner/editor", "/v1/models/owner%2Feditor"} {
 		if r, m := get("GET", path); r.StatusCode != 200 || m["id"] != "owner/editor" || m["object"] != "model" || m["edits"] != true {

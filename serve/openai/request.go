@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"image"
 	"io"
@@ -480,44 +481,35 @@ func named(models []engine.ModelInfo, name string, edit bool) (*engine.ModelInfo
 }
 
 func cannotEdit(models []engine.ModelInfo, m *engine.ModelInfo) error {
-	var editors []string
-	for _, m := range models {
-		if m.Edits && m.Missing == "" {
-			editors = append(editors, m.Name)
-		}
-	}
 	hint := "give strength to start from the image"
-	if len(editors) > 0 {
-		hint = "use " + strings.Join(editors, " or ") + ", or " + hint
+	if editors := names(models, " or ", func(m *engine.ModelInfo) bool { return m.Edits }); editors != "" {
+		hint = "use " + editors + ", or " + hint
 	}
 	return unsupported("model", "%s takes no reference images (%s)", m.Name, hint)
 }
 
 func noTransparency(models []engine.ModelInfo, m *engine.ModelInfo) error {
-	var able []string
-	for _, m := range models {
-		if m.HasAlpha && m.Missing == "" {
-			able = append(able, m.Name)
-		}
-	}
-	if len(able) == 0 {
+	able := names(models, " or ", func(m *engine.ModelInfo) bool { return m.HasAlpha })
+	if able == "" {
 		return unsupported("background", "no model of this server generates transparent images (expected opaque or auto)")
 	}
-	return unsupported("background", "the images of %s are opaque (use %s)", m.Name, strings.Join(able, " or "))
+	return unsupported("background", "the images of %s are opaque (use %s)", m.Name, able)
 }
 
 // usable lists the models that are there.
 func usable(models []engine.ModelInfo) string {
-	var names []string
+	return cmp.Or(names(models, ", ", func(*engine.ModelInfo) bool { return true }), "no models")
+}
+
+// names joins the names of the models that are there and can do something.
+func names(models []engine.ModelInfo, between string, can func(*engine.ModelInfo) bool) string {
+	var list []string
 	for _, m := range models {
-		if m.Missing == "" {
-			names = append(names, m.Name)
+		if m.Missing == "" && can(&m) {
+			list = append(list, m.Name)
 		}
 	}
-	if names == nil {
-		return "no models"
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(list, between)
 }
 
 func unknownModel(format string, args ...any) error {

@@ -48,6 +48,8 @@ from transformers import (
     CLIPTextModel,
     Ministral3Config,
     Ministral3ForCausalLM,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLImageProcessor,
@@ -462,6 +464,18 @@ def language_models():
     )  # fmt: skip
     generate("ministral3-head", Ministral3ForCausalLM, modules=True)
     text = dict(
+        model_type="mistral", hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, rms_norm_eps=2e-6, max_position_embeddings=360, vocab_size=40, sliding_window=None, rope_theta=1e4,
+        pad_token_id=None, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    vision = dict(
+        model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8, patch_size=4,
+        image_size=16,
+    )  # fmt: skip
+    config = Mistral3Config(text_config=text, vision_config=vision, image_token_index=37, tie_word_embeddings=False)
+    begin("mistral3-head", Mistral3ForConditionalGeneration, config, small=False)
+    generate("mistral3-head", Mistral3ForConditionalGeneration, modules=True)
+    text = dict(
         hidden_size=24, intermediate_size=20, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
         head_dim=24, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=8,
         rms_norm_eps=2e-6,
@@ -481,7 +495,7 @@ def generate(name, kind, modules=False, seed=5):
     model = kind.from_pretrained(HERE / name, dtype=torch.float32).eval()
     random, record = torch.Generator().manual_seed(seed), {}
     for run, numbers in {"text": [], "seen": [0, 2]}.items():
-        if numbers and kind in (Qwen3ForCausalLM, Ministral3ForCausalLM):
+        if numbers and kind in (Qwen3ForCausalLM, Ministral3ForCausalLM, Mistral3ForConditionalGeneration):
             continue
         prompt = torch.randint(30, (9,), generator=random).tolist()
         inputs = {}

@@ -13,7 +13,9 @@ var (
 	ArgmaxAxis                          func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
 	ArrayDataUint8                      func(arr uintptr) unsafe.Pointer
 	ArrayDtype                          func(arr uintptr) int32
+	ArrayEval                           func(arr uintptr) int32
 	ArrayFree                           func(arr uintptr) int32
+	ArrayIsRowContiguous                func(res *bool, arr uintptr) int32
 	ArrayNbytes                         func(arr uintptr) uintptr
 	ArrayNdim                           func(arr uintptr) uintptr
 	ArrayNewData                        func(data unsafe.Pointer, shape *int32, dim int32, dtype int32) uintptr
@@ -159,7 +161,9 @@ var functions = []function{
 	{"mlx_argmax_axis", &ArgmaxAxis},
 	{"mlx_array_data_uint8", &ArrayDataUint8},
 	{"mlx_array_dtype", &ArrayDtype},
+	{"mlx_array_eval", &ArrayEval},
 	{"mlx_array_free", &ArrayFree},
+	{"_mlx_array_is_row_contiguous", &ArrayIsRowContiguous},
 	{"mlx_array_nbytes", &ArrayNbytes},
 	{"mlx_array_ndim", &ArrayNdim},
 	{"mlx_array_new_data", &ArrayNewData},

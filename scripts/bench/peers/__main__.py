@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--family", choices=FAMILIES, required=True)
     c.add_argument("--tiny", action="store_true")
 
-    c = commands.add_parser("text", help="compare gomflux bench --text-tokens with transformers' generate, in turn")
+    c = commands.add_parser("text", help="compare gomflux bench --text-tokens with transformers' generate and mlx-lm, in turn")
     c.set_defaults(run=text.compare)
     c.add_argument("--engines", nargs="+", choices=text.ENGINES, metavar="ENGINE", help=f"{', '.join(text.ENGINES)} (default: all)")
     c.add_argument("--rounds", type=positive, default=2, help="processes of each engine (default: 2: A B B A)")
@@ -105,9 +105,9 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--timeout", type=positive, metavar="SECONDS", help="of a process")
     text_arguments(c)
 
-    c = commands.add_parser("text-peer", help="measure transformers' generate, in this process")
+    c = commands.add_parser("text-peer", help="measure transformers' generate or mlx-lm, in this process")
     c.set_defaults(run=text.peer)
-    c.add_argument("--static", action="store_true", help="with a static cache, which transformers compiles")
+    c.add_argument("engine", choices=[e for e in text.ENGINES if e != "gomflux"])
     text_arguments(c)
 
     c = commands.add_parser("selftest", help="run the tests of this package")

@@ -1,4 +1,4 @@
-"""Language models: the time to read a prompt, and the time of each token after it, with gomflux and transformers."""
+"""Language models: the time to read a prompt, and the time of each token after it, with gomflux, transformers and mlx-lm."""
 
 import json
 import statistics
@@ -13,6 +13,7 @@ ENGINES = {
     "gomflux": "gomflux",
     "transformers": "transformers, eager",
     "transformers-static": "transformers, static cache, compiled",
+    "mlx-lm": "mlx-lm",
 }
 HEADS = {"head_dim": 128, "num_attention_heads": 16, "num_key_value_heads": 8}
 MODELS = {
@@ -35,7 +36,7 @@ def compare(args) -> int:
     found = {}
     for engine in timing.in_turn(args.engines or list(ENGINES), args.rounds):
         try:
-            one = measure_gomflux(args) if engine == "gomflux" else measure_transformers(args, engine)
+            one = measure_gomflux(args) if engine == "gomflux" else measure_peer(args, engine)
         except process.Failed as e:
             print(f"{ENGINES[engine]}: {e}", file=sys.stderr, flush=True)
             continue
@@ -62,15 +63,51 @@ def measure_gomflux(args) -> dict:
     return {"read_s": phases["read"], "token_s": phases["token"], "peak_memory_bytes": report["peak_memory_bytes"]}
 
 
-def measure_transformers(args, engine: str) -> dict:
-    words = [sys.executable, "-m", __package__, "text-peer", "--model", args.model, "--dtype", args.dtype]
+def measure_peer(args, engine: str) -> dict:
+    words = [sys.executable, "-m", __package__, "text-peer", engine, "--model", args.model, "--dtype", args.dtype]
     words += ["--tokens", str(args.tokens), "--text-tokens", str(args.text_tokens), "--repeats", str(args.repeats)]
-    words += ["--static"] * (engine == "transformers-static") + (["--device", args.device] if args.device else [])
+    words += ["--device", args.device] if args.device else []
     return json.loads(process.run(words, args.timeout).strip().splitlines()[-1])
 
 
 def peer(args) -> int:
-    """Measures transformers' generate in this process. The time of a token is the difference of two lengths."""
+    """Measures another program in this process. The time of a token is the difference of two lengths."""
+    seconds, peak = (mlx_lm if args.engine == "mlx-lm" else transformers)(args)
+    for _ in range(2):  # the first one compiles
+        seconds(args.text_tokens)
+    whole = statistics.median(seconds(args.text_tokens) for _ in range(args.repeats))
+    seconds(1)
+    read = statistics.median(seconds(1) for _ in range(args.repeats))
+    token = (whole - read) / (args.text_tokens - 1)
+    print(json.dumps({"read_s": read, "token_s": token, "peak_memory_bytes": peak()}))
+    return 0
+
+
+def mlx_lm(args):
+    """Returns what writes a number of tokens by mlx_lm's generate_step, and the peak of memory."""
+    import mlx.core as mx
+    from mlx_lm.generate import generate_step
+    from mlx_lm.models.qwen3 import Model, ModelArgs
+
+    if args.device == "cpu" or not mx.is_available(mx.gpu):
+        mx.set_default_device(mx.cpu)
+    mx.random.seed(0)
+    model = Model(ModelArgs.from_dict(config(args.model)))
+    model.set_dtype(getattr(mx, args.dtype))
+    mx.eval(model.parameters())
+    ids = mx.random.randint(0, MODELS[args.model]["vocab_size"], (args.tokens,))
+
+    def seconds(n: int) -> float:
+        start = time.perf_counter()
+        for _ in generate_step(ids, model, stream=mx.default_stream(mx.default_device()), max_tokens=n):
+            pass
+        return time.perf_counter() - start
+
+    return seconds, mx.get_peak_memory
+
+
+def transformers(args):
+    """Returns what writes a number of tokens by transformers' generate, and the peak of memory."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -84,7 +121,7 @@ def peer(args) -> int:
     model.generation_config.eos_token_id = None
     ids = torch.randint(MODELS[args.model]["vocab_size"], (1, args.tokens), device=device)
     finish = finisher(device)
-    options = {"cache_implementation": "static"} if args.static else {}
+    options = {"cache_implementation": "static"} if args.engine == "transformers-static" else {}
 
     def seconds(n: int) -> float:
         start = time.perf_counter()
@@ -93,11 +130,4 @@ def peer(args) -> int:
         finish()
         return time.perf_counter() - start
 
-    for _ in range(2):  # the first one compiles
-        seconds(args.text_tokens)
-    whole = statistics.median(seconds(args.text_tokens) for _ in range(args.repeats))
-    seconds(1)
-    read = statistics.median(seconds(1) for _ in range(args.repeats))
-    token = (whole - read) / (args.text_tokens - 1)
-    print(json.dumps({"read_s": read, "token_s": token, "peak_memory_bytes": peak_memory(device)}))
-    return 0
+    return seconds, lambda: peak_memory(device)

@@ -125,7 +125,7 @@ export class Texts {
 
   // list shows what the models of the server can do.
   list() {
-    const usable = this.form.models.filter(m => !m.missing);
+    const usable = this.form.models.filter(m => !m.missing || m.only_writes);
     byID("enhance").hidden = !usable.some(m => m.writes);
     const seeing = usable.filter(m => m.sees).map(m => m.name);
     byID("open-describe").hidden = byID("view-describe").hidden = seeing.length === 0;
@@ -154,7 +154,7 @@ export class Texts {
       if (typed.trim() === "") throw new Error("The prompt is empty: there is nothing to rewrite.");
       const { prompt, model, seed, references } = form.request();
       const own = form.model()?.writes;
-      const enhance = own ? {} : { model: form.models.find(m => m.writes && !m.missing).name };
+      const enhance = own ? {} : { model: form.models.find(m => m.writes && (!m.missing || m.only_writes)).name };
       const job = await this.rewriting.run("enhance", { prompt, model, seed, references, enhance });
       if (!job) {
         this.say("The prompt is as you typed it.");

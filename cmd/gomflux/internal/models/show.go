@@ -28,7 +28,8 @@ checked; gomflux pull --verify compares files with their hashes.
 
 Memory is the estimated peak of generating an image of the model's default size,
 on the device and in the dtype that gomflux generate chooses by default: with
-all components in memory, and with one at a time (--low-ram).
+all components in memory, and with one at a time (--low-ram). Before that,
+--enhance takes the memory that is shown for it, without images.
 
 JSON
 With --json show prints one object: the fields of gomflux models --json and
@@ -36,7 +37,8 @@ With --json show prints one object: the fields of gomflux models --json and
   base_model         model that supplies the missing components of a single file
   files              array of path and bytes
   memory             device, dtype, width, height, weights_bytes, weights (by
-                     component), peak_bytes, low_ram_peak_bytes and free_bytes;
+                     component), peak_bytes, low_ram_peak_bytes, free_bytes,
+                     and enhance_peak_bytes if the model has a language model;
                      left out if the model cannot be run
 ` + cli.ExitStatus
 
@@ -90,6 +92,7 @@ type shownMemory struct {
 	Weights    map[string]int64 `json:"weights"`
 	Peak       int64            `json:"peak_bytes"`
 	LowRAMPeak int64            `json:"low_ram_peak_bytes"`
+	Enhance    int64            `json:"enhance_peak_bytes,omitempty"`
 	Free       int64            `json:"free_bytes,omitempty"`
 }
 
@@ -108,6 +111,9 @@ func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 		m = &shownMemory{
 			Device: e.Device.String(), Dtype: e.Dtype.String(), Width: e.Width, Height: e.Height,
 			AllWeights: e.AllWeights(), Weights: e.Weights, Peak: e.Peak(), LowRAMPeak: low.Peak(), Free: free,
+		}
+		if source.Path() != "" { // a built-in model is not trained to write
+			m.Enhance = e.Rewrite
 		}
 		return nil
 	})
@@ -169,6 +175,9 @@ func (m *ShownModel) Text(p *ui.Page) {
 	if e := m.Memory; e != nil {
 		field("memory", "%s for %dx%d on %s in %s, %s of them weights; with --low-ram %s",
 			units.Bytes(e.Peak), e.Width, e.Height, e.Device, e.Dtype, units.Bytes(e.AllWeights), units.Bytes(e.LowRAMPeak))
+		if e.Enhance > 0 {
+			field("enhance", "%s before that, with --enhance", units.Bytes(e.Enhance))
+		}
 	}
 	for _, problem := range m.Problems {
 		line("problem", problem)

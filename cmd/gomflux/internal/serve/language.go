@@ -40,6 +40,9 @@ func (m *servedModels) openLanguage(ctx context.Context, name string, o *gomflux
 	m.options.WeightFlags.Open(open)
 	o.Device, o.Dtype, o.Quantize = open.Device, open.Dtype, open.Quantize
 	o.Warn = func(message string) { m.log.Warn("loading", "language model of", name, "warning", message) }
+	if m.options.lowRAM {
+		o.MakeRoom()
+	}
 	began := time.Now()
 	model, err := source.OpenLanguageModel(ctx, o)
 	if err != nil {

@@ -93,19 +93,22 @@ func newServedModels(o *serveOptions, out *ui.Output) (*servedModels, error) {
 		if err != nil {
 			return nil, err
 		}
-		if source.Err() != nil {
-			return nil, cli.Coded(cli.ExitModel, source.Err())
+		writes, _ := onlyWrites(source)
+		if err := source.Err(); err != nil && !writes {
+			return nil, cli.Coded(cli.ExitModel, err)
 		}
 		o.WarnQuantized(source, out)
 		m.give(name, source, taken)
+		if m.defaultModel == "" && !writes {
+			m.defaultModel = m.given[len(m.given)-1].name
+		}
 	}
 	for _, l := range o.LoRAs.List {
 		if _, err := catalog.FindLoRA(l.Path); err != nil {
 			return nil, cli.Coded(cli.ExitModel, err)
 		}
 	}
-	if len(o.models) > 0 {
-		m.defaultModel = m.given[0].name
+	if m.defaultModel != "" {
 		return m, nil
 	}
 	m.defaultModel = cli.DefaultModel
@@ -187,6 +190,13 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 			m.log.Error("internal error (this is a bug: please report it)", "model", name, "stack", string(known.Stack))
 		}
 	}
+	if source != nil {
+		info.OnlyWrites, info.Sees = onlyWrites(source)
+	}
+	if info.Writes = info.OnlyWrites; info.Writes {
+		info.Missing = "it is a language model, which generates no images"
+		return info
+	}
 	if err != nil {
 		info.Missing = cmp.Or(info.Missing, err.Error())
 		if published {
@@ -209,6 +219,14 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 		m.estimate(name, source)
 	}
 	return info
+}
+
+// onlyWrites reports whether a folder has nothing but a language model, and whether that sees images.
+func onlyWrites(source *gomflux.Source) (writes, sees bool) {
+	if index.Exists(source.FS()) {
+		return false, false
+	}
+	return models.HasLanguageModel(source.FS())
 }
 
 // estimate estimates the memory that a model needs, if that was not done yet, and one model at a time, so

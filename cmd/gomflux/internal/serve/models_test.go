@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/hubtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/models/family"
@@ -97,6 +98,37 @@ func TestGivenModels(t *testing.T) {
 	_, err = m.open(t.Context(), "mine", []gomflux.LoRA{{Path: "ink"}}, nil)
 	if !errors.Is(err, gomflux.ErrNotFound) || strings.Contains(err.Error(), "safetensors") {
 		t.Errorf("a missing LoRA: %v", err)
+	}
+}
+
+// TestGivenLanguageModel: a folder with nothing but a language model is a model for texts, and is not the default one.
+func TestGivenLanguageModel(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	folder, model := t.TempDir(), modeltest.Folder(t, "zimage-small")
+	for _, part := range []string{"text_encoder", "tokenizer"} {
+		if err := os.CopyFS(folder, os.DirFS(filepath.Join(model, part))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := &serveOptions{models: []string{folder, model}, WeightFlags: cli.NewWeightFlags(), lowRAM: true}
+	m, err := newServedModels(o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.log = slog.New(slog.DiscardHandler)
+	list := m.list()
+	if l := list[1]; !list[0].Default || list[0].OnlyWrites || !l.OnlyWrites || !l.Writes || l.Sees || l.Path != folder || l.Missing == "" {
+		t.Fatalf("models %+v", list[:2])
+	}
+	room := 0
+	l, err := m.openLanguage(t.Context(), list[1].Name, &gomflux.LanguageOptions{MakeRoom: func() { room++ }})
+	if err != nil || room != 1 { // nothing is next to it with --low-ram
+		t.Fatalf("room was made %d times, %v", room, err)
+	}
+	defer l.Close()
+	e, err := l.Enhance(t.Context(), list[0].Name, "a hat", nil, &gomflux.LanguageOptions{MaxTokens: 3})
+	if err != nil || e.Tokens != 3 {
+		t.Errorf("%+v, %v", e, err)
 	}
 }
 
