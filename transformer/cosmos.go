@@ -373,8 +373,8 @@ type cosmosAttention struct {
 	NormK     *nn.RMSNorm `w:"norm_k"`
 	ToOut     []nn.Layer  `w:"to_out"`
 
-	QKV, KV nn.Stack // one of the two: for attention to the image, or to the text
-	heads   int
+	In    nn.Stack // all projections of the image, or those of the text
+	heads int
 }
 
 // newCosmosAttention declares attention of the image to itself, or to a text of so many features.
@@ -386,10 +386,8 @@ func newCosmosAttention(c CosmosConfig, text int) *cosmosAttention {
 		NormQ: nn.NewRMSNorm(head, 1e-5), NormK: nn.NewRMSNorm(head, 1e-5),
 		ToOut: []nn.Layer{nn.NewLinear(dim, dim, false), &dropout{}}, heads: c.NumAttentionHeads,
 	}
-	if text == 0 {
-		a.QKV = nn.NewStack(a.ToQ, a.ToK, a.ToV)
-	} else {
-		a.KV = nn.NewStack(a.ToK, a.ToV)
+	if a.In = nn.NewStack(a.ToK, a.ToV); text == 0 {
+		a.In = nn.NewStack(a.ToQ, a.ToK, a.ToV)
 	}
 	return a
 }
@@ -397,11 +395,9 @@ func newCosmosAttention(c CosmosConfig, text int) *cosmosAttention {
 // Forward takes x [B, L, dim] and c [B or 1, T, context], nil for attention to x itself. The result may
 // be wide: see [nn.Linear.ForwardWide].
 func (a *cosmosAttention) Forward(x, c *mlx.Array, j joint) *mlx.Array {
-	var projected []mlx.Columns
-	if c == nil {
-		projected = a.QKV.Forward(x)
-	} else {
-		projected = append([]mlx.Columns{mlx.AllColumns(a.ToQ.Forward(x))}, a.KV.Forward(c)...)
+	projected := a.In.Forward(cmp.Or(c, x))
+	if c != nil {
+		projected = append([]mlx.Columns{mlx.AllColumns(a.ToQ.Forward(x))}, projected...)
 	}
 	qkv := nn.NewQKV(projected, a.NormQ, a.NormK)
 	qkv.HeadsFirst = true

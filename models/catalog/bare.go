@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -110,8 +111,7 @@ func componentsOfFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 	return parts, nil
 }
 
-// moveFromMFlux moves components of folders that have another name in mflux to those of the transformer's
-// pipeline.
+// moveFromMFlux gives components of folders with a name of mflux's that of the transformer's pipeline.
 func moveFromMFlux(parts map[string]*bareComponent) {
 	for _, f := range family.All {
 		for _, c := range f.Pipelines {
@@ -161,8 +161,8 @@ func fromRoot(fsys fs.FS, name string) fs.FS {
 // a transformer's. The error is about weights in a format that is not supported.
 func transformerFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 	parts, err := readComponents(fsys, ".")
-	part := parts["."]
-	if err == nil && part != nil && part.class == "" { // such as of DFloat11
+	part := cmp.Or(parts["."], parts[component.Transformers]) // several have the names of their folders
+	if err == nil && part != nil && part.class == "" {        // such as of DFloat11
 		var ck *checkpoint.Checkpoint
 		if ck, err = checkpoint.OpenCheckpoint(fsys, "."); err == nil {
 			ck.Close()
@@ -171,13 +171,7 @@ func transformerFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 	if errors.Is(err, checkpoint.ErrUnsupported) {
 		return nil, err
 	}
-	if err != nil {
-		return nil, nil
-	}
-	if part == nil { // several components
-		part = parts[component.Transformers]
-	}
-	if part == nil {
+	if err != nil || part == nil {
 		return nil, nil
 	}
 	if class := component.Find(part.class); class == nil || class.Role != component.Transformer {

@@ -2,10 +2,12 @@ package family
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux/models/errs"
@@ -28,28 +30,40 @@ const boxGrid = 1000
 
 var boxID = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
 
-// A boxRow is a box in the table at the end of a prompt, with its keys in order.
-type boxRow []boxField
-
-type boxField struct {
-	key   string
-	value any // a text, or a box of 4 numbers, nil for none
+// A boxRow is a row of the table at the end of a prompt. Its boxes are on the grid, nil for none.
+type boxRow struct {
+	id, desc, from       string
+	bbox, source, target []json.Number
 }
 
-func (r boxRow) get(key string) any {
-	for _, f := range r {
-		if f.key == key {
-			return f.value
+// String returns the row as Python's json.dumps writes it.
+func (r boxRow) String() string {
+	box := func(b []json.Number) string {
+		if b == nil {
+			return "null"
 		}
+		return fmt.Sprintf("[%s, %s, %s, %s]", b[0], b[1], b[2], b[3])
 	}
-	return nil
+	if r.bbox != nil {
+		return fmt.Sprintf(`{"id": %s, "bbox": %s, "desc": %s}`, pythonText(r.id), box(r.bbox), pythonText(r.desc))
+	}
+	return fmt.Sprintf(`{"id": %s, "from": %s, "src_bbox": %s, "tgt_bbox": %s, "desc": %s}`, pythonText(r.id), pythonText(r.from),
+		box(r.source), box(r.target), pythonText(r.desc))
 }
 
-// with returns the row with another description.
-func (r boxRow) with(desc string) boxRow {
-	r = slices.Clone(r)
-	r[len(r)-1].value = desc
-	return r
+// A boxTable is the list at the end of a prompt.
+type boxTable []boxRow
+
+func (t boxTable) String() string {
+	texts := make([]string, len(t))
+	for i, row := range t {
+		texts[i] = row.String()
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}
+
+func (t boxTable) has(id string) bool {
+	return slices.ContainsFunc(t, func(r boxRow) bool { return r.id == id })
 }
 
 // WithBoxes returns the rewriter for a prompt with boxes, which stay as they are.
@@ -63,8 +77,8 @@ func (r Rewriter) WithBoxes(boxes []Box) (Rewriter, error) {
 	layout := *r.Layout
 	for i, b := range boxes {
 		row, err := b.row(i)
-		if err == nil && slices.ContainsFunc(layout.locked, func(o boxRow) bool { return o.get("id") == row.get("id") }) {
-			err = fmt.Errorf("id %q: another box has it", row.get("id"))
+		if err == nil && layout.locked.has(row.id) {
+			err = fmt.Errorf("id %q: another box has it", row.id)
 		}
 		if err != nil {
 			return r, errs.Requestf("box %d: %w", i+1, err)
@@ -75,46 +89,38 @@ func (r Rewriter) WithBoxes(boxes []Box) (Rewriter, error) {
 }
 
 // row is boxes_to_canvas of diffusers.
-func (b Box) row(index int) (boxRow, error) {
-	id := b.ID
-	if id == "" {
-		id = fmt.Sprintf("obj_%d", index+1)
+func (b Box) row(index int) (r boxRow, err error) {
+	if r = (boxRow{id: b.ID, desc: b.Desc, from: b.From}); r.id == "" {
+		r.id = fmt.Sprintf("obj_%d", index+1)
 	}
-	if !boxID.MatchString(id) {
-		return nil, fmt.Errorf("id %q: expected letters, digits and _, of which the first is a letter", id)
+	if !boxID.MatchString(r.id) {
+		return r, fmt.Errorf("id %q: expected letters, digits and _, of which the first is a letter", r.id)
 	}
-	for _, box := range [][]float64{b.BBox, b.Source, b.Target} {
-		inside := !slices.ContainsFunc(box, func(v float64) bool { return !(v >= 0 && v <= 1) })
-		if len(box) != 0 && !(len(box) == 4 && inside && box[0] < box[2] && box[1] < box[3]) {
-			return nil, fmt.Errorf("%v: expected y_min, x_min, y_max and x_max, from 0 to 1", box)
+	edited := len(b.Source)+len(b.Target) > 0
+	if (len(b.BBox) > 0) == edited || len(b.BBox) > 0 && b.From != "" {
+		return r, errors.New("expected bbox, or src_bbox and tgt_bbox for an edit")
+	}
+	for i, to := range []*[]json.Number{&r.bbox, &r.source, &r.target} {
+		box := [][]float64{b.BBox, b.Source, b.Target}[i]
+		if len(box) == 0 {
+			continue
+		}
+		outside := slices.ContainsFunc(box, func(v float64) bool { return !(v >= 0 && v <= 1) })
+		if len(box) != 4 || outside || box[0] >= box[2] || box[1] >= box[3] {
+			return r, fmt.Errorf("%v: expected y_min, x_min, y_max and x_max, from 0 to 1", box)
+		}
+		for _, v := range box {
+			*to = append(*to, json.Number(strconv.Itoa(int(math.RoundToEven(v*boxGrid)))))
 		}
 	}
-	switch edited := len(b.Source)+len(b.Target) > 0 || b.From != ""; {
-	case len(b.BBox) > 0 && !edited:
-		return boxRow{{"id", id}, {"bbox", onGrid(b.BBox)}, {"desc", b.Desc}}, nil
-	case len(b.BBox) > 0 || len(b.Source)+len(b.Target) == 0:
-		return nil, fmt.Errorf("expected bbox, or src_bbox and tgt_bbox for an edit")
-	}
-	return boxRow{{"id", id}, {"from", b.From}, {"src_bbox", onGrid(b.Source)}, {"tgt_bbox", onGrid(b.Target)}, {"desc", b.Desc}}, nil
-}
-
-// onGrid returns a box on the grid, nil without one.
-func onGrid(box []float64) any {
-	if len(box) == 0 {
-		return nil
-	}
-	out := make([]json.Number, 4)
-	for i, v := range box {
-		out[i] = json.Number(fmt.Sprint(int(math.RoundToEven(v * boxGrid))))
-	}
-	return out
+	return r, nil
 }
 
 // layoutRequest is format_layout_request of diffusers.
 func (r *Rewriter) layoutRequest(prompt string) string {
 	return "ORIGINAL PROMPT:\n" + strings.TrimSpace(prompt) + "\n\nLOCKED BOUNDING-BOX ANNOTATIONS ([y_min, x_min, y_max, x_max] " +
 		"on a 0-1000 canvas, with (0, 0) at the top-left). This is an authoritative JSON list of dictionaries; preserve every " +
-		"supplied identity, provenance value, null, and coordinate exactly:\n" + boxTable(r.locked)
+		"supplied identity, provenance value, null, and coordinate exactly:\n" + r.locked.String()
 }
 
 // Place returns a rewritten prompt with the user's boxes as they were, and the language model's descriptions of
@@ -125,45 +131,40 @@ func (r *Rewriter) Place(text string) string {
 		return text
 	}
 	caption, rows := splitCaption(text)
-	known := func(id any) bool {
-		return slices.ContainsFunc(r.locked, func(l boxRow) bool { return l.get("id") == id })
-	}
 	for _, lock := range r.locked {
-		if slices.ContainsFunc(rows, func(row map[string]any) bool { return row["id"] == lock.get("id") }) {
+		if slices.ContainsFunc(rows, func(row map[string]any) bool { return row["id"] == lock.id }) {
 			continue
 		}
-		box, _ := firstBox(lock.get)
+		place, _, _ := gridBox(lock.bbox, lock.target, lock.source)
 		for _, row := range rows {
-			found, ok := firstBox(func(key string) any { return row[key] })
+			found, _, ok := gridBox(row["bbox"], row["tgt_bbox"], row["src_bbox"])
 			old, isText := row["id"].(string)
-			if !ok || !isText || known(old) || overlap(found, box) < 0.9 {
+			if !ok || !isText || r.locked.has(old) || overlap(found, place) < 0.9 {
 				continue
 			}
 			for _, other := range rows {
 				if other["id"] == old {
-					other["id"] = lock.get("id")
+					other["id"] = lock.id
 				}
 			}
-			caption = strings.ReplaceAll(caption, "<"+old+">", fmt.Sprintf("<%s>", lock.get("id")))
+			caption = strings.ReplaceAll(caption, "<"+old+">", "<"+lock.id+">")
 			break
 		}
 	}
-	var out []boxRow
-	for _, lock := range r.locked {
+	out := slices.Clone(r.locked)
+	for i := range out {
 		for _, row := range rows {
-			if desc, _ := row["desc"].(string); row["id"] == lock.get("id") && strings.TrimSpace(desc) != "" {
-				lock = lock.with(strings.TrimSpace(desc))
+			if desc, _ := row["desc"].(string); row["id"] == out[i].id && strings.TrimSpace(desc) != "" {
+				out[i].desc = strings.TrimSpace(desc)
 			}
 		}
-		out = append(out, lock)
 	}
 	for _, row := range rows {
-		added := addedRow(row, caption)
-		if added != nil && !slices.ContainsFunc(out, func(o boxRow) bool { return o.get("id") == added.get("id") }) {
+		if added, ok := addedRow(row, caption); ok && !out.has(added.id) {
 			out = append(out, added)
 		}
 	}
-	return caption + " " + boxTable(out)
+	return caption + " " + out.String()
 }
 
 // splitCaption returns a text and the rows of the JSON list that ends it, if there is one: split_caption of diffusers.
@@ -188,45 +189,35 @@ func splitCaption(text string) (caption string, rows []map[string]any) {
 	return strings.TrimSpace(text), nil
 }
 
-// gridBox returns a box of the language model's if it is one, on the grid: valid_canvas_box of diffusers.
-func gridBox(v any) (box [4]float64, numbers []json.Number, ok bool) {
-	switch list := v.(type) {
-	case []json.Number:
-		numbers = list
-	case []any:
-		for _, n := range list {
-			number, isNumber := n.(json.Number)
-			if !isNumber {
-				return box, nil, false
+// gridBox returns the first of some boxes that is there, and reports whether it is one, on the grid: valid_canvas_box
+// of diffusers.
+func gridBox[T any](boxes ...T) (box [4]float64, numbers []json.Number, ok bool) {
+	for _, b := range boxes {
+		switch list := any(b).(type) {
+		case []json.Number:
+			numbers = list
+		case []any:
+			for _, v := range list {
+				number, _ := v.(json.Number) // "" for another value
+				numbers = append(numbers, number)
 			}
-			numbers = append(numbers, number)
+		}
+		if len(numbers) > 0 {
+			break
 		}
 	}
 	if len(numbers) != 4 {
 		return box, nil, false
 	}
 	for i, n := range numbers {
-		v, err := n.Float64()
-		if err != nil {
+		var err error
+		if box[i], err = n.Float64(); err != nil {
 			return box, nil, false
 		}
-		box[i] = v
 	}
 	// a largest number of 1 means boxes from 0 to 1
 	return box, numbers, box[0] >= 0 && box[1] >= 0 && box[2] > box[0] && box[3] > box[1] && box[2] <= boxGrid && box[3] <= boxGrid &&
 		slices.Max(box[:]) > 1
-}
-
-// firstBox returns the box of a row where it is in the result, or else in its source.
-func firstBox(get func(key string) any) (box [4]float64, ok bool) {
-	for _, key := range []string{"bbox", "tgt_bbox", "src_bbox"} {
-		v := get(key)
-		if list, isList := v.([]any); v != nil && (!isList || len(list) > 0) {
-			box, _, ok = gridBox(v)
-			return box, ok
-		}
-	}
-	return box, false
 }
 
 // overlap is the area of both boxes by that of either.
@@ -241,52 +232,26 @@ func overlap(a, b [4]float64) float64 {
 
 var boxOrigin = regexp.MustCompile(`^(ref_image_\d+|target)$`)
 
-// addedRow returns a row that the language model added, if the caption cites it and it is whole: valid_added_row of
-// diffusers.
-func addedRow(row map[string]any, caption string) boxRow {
-	id, _ := row["id"].(string)
-	desc, _ := row["desc"].(string)
-	if desc = strings.TrimSpace(desc); !boxID.MatchString(id) || !strings.Contains(caption, "<"+id+">") || desc == "" {
-		return nil
+// addedRow returns a row that the language model added, and reports whether the caption cites it and it is whole:
+// valid_added_row of diffusers.
+func addedRow(row map[string]any, caption string) (r boxRow, ok bool) {
+	r.id, _ = row["id"].(string)
+	r.desc, _ = row["desc"].(string)
+	if r.desc = strings.TrimSpace(r.desc); !boxID.MatchString(r.id) || !strings.Contains(caption, "<"+r.id+">") || r.desc == "" {
+		return r, false
 	}
-	if _, numbers, ok := gridBox(row["bbox"]); ok {
-		return boxRow{{"id", id}, {"bbox", numbers}, {"desc", desc}}
+	if _, r.bbox, ok = gridBox(row["bbox"]); ok {
+		return r, true
 	}
-	from, _ := row["from"].(string)
-	var boxes [2]any
-	for i, key := range []string{"src_bbox", "tgt_bbox"} {
+	r.bbox = nil
+	r.from, _ = row["from"].(string)
+	for key, to := range map[string]*[]json.Number{"src_bbox": &r.source, "tgt_bbox": &r.target} {
 		if row[key] == nil {
 			continue
 		}
-		_, numbers, ok := gridBox(row[key])
-		if !ok {
-			return nil
+		if _, *to, ok = gridBox(row[key]); !ok {
+			return r, false
 		}
-		boxes[i] = numbers
 	}
-	source, target := boxes[0], boxes[1]
-	if !boxOrigin.MatchString(from) || source == nil && target == nil || (from == "target") == (source != nil) {
-		return nil
-	}
-	return boxRow{{"id", id}, {"from", from}, {"src_bbox", source}, {"tgt_bbox", target}, {"desc", desc}}
-}
-
-// boxTable is the table as Python's json.dumps writes it.
-func boxTable(rows []boxRow) string {
-	texts := make([]string, len(rows))
-	for i, row := range rows {
-		fields := make([]string, len(row))
-		for j, f := range row {
-			value := "null"
-			switch v := f.value.(type) {
-			case string:
-				value = pythonText(v)
-			case []json.Number:
-				value = fmt.Sprintf("[%s, %s, %s, %s]", v[0], v[1], v[2], v[3])
-			}
-			fields[j] = pythonText(f.key) + ": " + value
-		}
-		texts[i] = "{" + strings.Join(fields, ", ") + "}"
-	}
-	return "[" + strings.Join(texts, ", ") + "]"
+	return r, boxOrigin.MatchString(r.from) && (r.source != nil || r.target != nil) && (r.from == "target") == (r.source == nil)
 }

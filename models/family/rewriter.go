@@ -31,7 +31,7 @@ type Rewriter struct {
 	Component string
 	// Layout, if set, rewrites prompts with boxes. See WithBoxes.
 	Layout  *Rewriter
-	locked  []boxRow // the user's boxes
+	locked  boxTable // the user's boxes
 	Message func(prompt string, width, height int) (string, error)
 }
 

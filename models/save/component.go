@@ -92,12 +92,7 @@ func (p *savedComponent) similar(key string, params []nn.Parameter, byPattern ma
 }
 
 // inLayer returns the name in a text encoder's layer, whose prefix differs between versions of transformers.
-func inLayer(pattern string) string {
-	if i := strings.Index(pattern, "layers.#."); i >= 0 {
-		return pattern[i:]
-	}
-	return pattern
-}
+func inLayer(pattern string) string { return pattern[max(0, strings.Index(pattern, "layers.#.")):] }
 
 // findSimilar finds a weight that the model does not declare, with its scales and
 // biases. It must have the shape of a similar parameter that the model declares.

@@ -1,7 +1,6 @@
 package generate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,7 +62,7 @@ func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source)
 	}
 	boxes, err := readBoxes(g.boxes)
 	if err != nil {
-		return cli.Coded(cli.ExitUsage, err)
+		return cli.Coded(cli.ExitUsage, fmt.Errorf("--boxes: %w", err))
 	}
 	own, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,20 +89,17 @@ func readBoxes(name string) (boxes []gomflux.Box, err error) {
 	if name == "" {
 		return nil, nil
 	}
-	data, err := os.ReadFile(name)
-	if err == nil {
-		d := json.NewDecoder(bytes.NewReader(data))
-		d.DisallowUnknownFields()
-		if err = d.Decode(&boxes); err != nil {
-			err = fmt.Errorf("%s: expected a list of boxes: %w", name, err)
-		} else if len(boxes) == 0 {
-			err = fmt.Errorf("%s: has no boxes", name)
-		}
-	}
+	f, err := os.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("--boxes: %w", err)
+		return nil, err
 	}
-	return boxes, nil
+	defer f.Close()
+	d := json.NewDecoder(f)
+	d.DisallowUnknownFields()
+	if err = d.Decode(&boxes); err != nil {
+		err = fmt.Errorf("%s: expected a list of boxes: %w", name, err)
+	}
+	return boxes, err
 }
 
 const asTyped = "the prompt stays as it was typed"
