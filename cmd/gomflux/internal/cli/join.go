@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models"
+)
+
+// A SplitFlag is the flag --split.
+type SplitFlag = Optional[gomflux.Split]
+
+// NewSplitFlag returns the flag, without a value.
+func NewSplitFlag() SplitFlag { return OneOf("way", Convert[gomflux.Split](models.Splits)...) }
+
+// AddSplit adds --split of commands that several processes can run together.
+func AddSplit(f *pflag.FlagSet, split *SplitFlag) {
+	f.Var(split, "split", "how the processes of gomflux launch split the work: pictures, passes, sequence, stages, or auto, "+
+		"pictures if there are enough (default: auto)")
+}
+
+// Join connects the command with the others that were started together with it, nil if it is alone, which
+// only --split auto is for.
+func Join(ctx context.Context, split *gomflux.Split) (*gomflux.Group, error) {
+	group, err := gomflux.Join(ctx)
+	switch {
+	case errors.Is(err, gomflux.ErrRequest):
+		return nil, Coded(ExitUsage, err)
+	case err != nil:
+		return nil, Coded(ExitLibrary, err)
+	case group.Size() == 1 && split != nil && *split != gomflux.AutoSplit:
+		return nil, UsageErrorf("--split %s needs several processes (gomflux launch starts them)", *split)
+	}
+	return group, nil
+}
