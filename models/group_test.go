@@ -53,7 +53,8 @@ func (c groupRun) load(t *testing.T, g *mlx.Group) (*Pipeline, Request) {
 		t.Fatal(err)
 	}
 	r := Request{
-		Prompt: "a red circle", NegativePrompt: "blurry", Steps: 2, Seed: 3, Guidance: c.Guidance, Height: golden.Height, Width: golden.Width,
+		Prompt: "a red circle", NegativePrompt: "blurry", Steps: 2, Seed: 3, Guidance: c.Guidance,
+		Height: golden.Height, Width: golden.Width,
 		MaxSequenceLength: min(golden.MaxSequenceLength, 64), Inpaint: p.LeastInpaint(gradient(80, 64)),
 	}
 	for i := range c.References {
@@ -124,7 +125,7 @@ func TestSplitPasses(t *testing.T) {
 	})
 }
 
-// Processes with other files, options or requests refuse to run, and say what differs.
+// Processes with other files, options or requests refuse to run, and name what differs.
 func TestSplitDiffers(t *testing.T) {
 	join(t, 2, func(g *mlx.Group) {
 		host, _ := os.Hostname()
@@ -149,7 +150,7 @@ func TestSplitDiffers(t *testing.T) {
 			{"dtype", func(o *LoadOptions, _ *Request) { o.Dtype = new(mlx.Float16) },
 				"the processes differ in dtype: float32 on rank 0 (%[1]s), and float16 on rank 1 (%[1]s)"},
 			{"quantization", func(o *LoadOptions, _ *Request) { o.Quantize = &mlx.Quantization{Mode: "affine", Bits: 4, Group: 64} },
-				"the processes differ in quantization: 0 bits in groups of 0  on rank 0 (%[1]s), and 4 bits in groups of 64 affine on rank 1"},
+				"in quantization: 0 bits in groups of 0  on rank 0 (%[1]s), and 4 bits in groups of 64 affine on rank 1"},
 			{"more runs", func(o *LoadOptions, r *Request) {
 				request := *r
 				o.Requests = func(*Pipeline) []Request { return []Request{request, request} }
@@ -157,7 +158,8 @@ func TestSplitDiffers(t *testing.T) {
 			{"weights", func(*LoadOptions, *Request) { flipBytes(t, weights[0]) }, "the processes differ in the files of transformer: "},
 		} {
 			r := plain
-			o := LoadOptions{Device: new(mlx.CPU), Dtype: new(mlx.Float32), Group: g, Requests: func(*Pipeline) []Request { return []Request{r} }}
+			o := LoadOptions{Device: new(mlx.CPU), Dtype: new(mlx.Float32), Group: g}
+			o.Requests = func(*Pipeline) []Request { return []Request{r} }
 			if g.Rank() == 1 {
 				test.change(&o, &r)
 			}

@@ -104,7 +104,7 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 	return nil
 }
 
-// noteSplit says how the processes split the work.
+// noteSplit prints how the processes split the work.
 func (g *generation) noteSplit() {
 	if s := g.model.Settings(g.options); s.Split != "" {
 		g.out.Note("%d processes, split by %s", s.Ranks, s.Split)
