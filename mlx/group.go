@@ -124,6 +124,24 @@ func (g *Group) AllGather(x *Array) *Array {
 	return Concat(0, both[0], both[1])
 }
 
+// Gather returns what each member passes, in the order of the members. Unlike arrays, these can have any
+// length.
+func (g *Group) Gather(data []byte) [][]byte {
+	if g.Size() == 1 {
+		return [][]byte{data}
+	}
+	sizes := g.AllGather(FromInt32([]int32{int32(len(data))}, 1)).Int32s()
+	most := int(max(1, slices.Max(sizes)))
+	padded := make([]byte, most)
+	copy(padded, data)
+	joined := g.AllGather(FromBytes(padded, Uint8)).Bytes()
+	all := make([][]byte, g.Size())
+	for i, size := range sizes {
+		all[i] = joined[i*most:][:size]
+	}
+	return all
+}
+
 // AllSum returns the sum of the arrays that the members pass.
 func (g *Group) AllSum(x *Array) *Array {
 	if g.Size() == 1 {

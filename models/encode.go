@@ -256,7 +256,7 @@ func (r *Run) predictors() (out predictors, err error) {
 	c := family.Conditioning{Guidance: r.Guidance, Images: r.images(), Keep: r.keep}
 	texts, ids := map[string][]*mlx.Array{}, map[string][][]int32{}
 	references := r.references()
-	for _, prompt := range r.prompts {
+	for _, prompt := range r.own() {
 		r.points.Negative = prompt.name == "negative"
 		if texts[prompt.name], err = r.encodePrompt(prompt, references); err != nil {
 			return out, err
@@ -287,7 +287,7 @@ func (r *Run) predictors() (out predictors, err error) {
 	if err := r.ensureLoaded(component.Transformers); err != nil {
 		return out, err
 	}
-	for i, prompt := range r.prompts {
+	for i, prompt := range r.own() {
 		c.Text, c.IDs, c.StepCache, c.Times = texts[prompt.name], ids[prompt.name], r.newStepCache(), tables[i]
 		predict, err := r.family.Predictor(c, h, w, r.compiler())
 		if err != nil {
@@ -317,12 +317,13 @@ func (r *Run) placesApart(img input) bool {
 // newTimeTables returns the tables for the predictors of the run's prompts, nil for a family without
 // them and while a hook looks at modules.
 func (r *Run) newTimeTables(c family.Conditioning, texts map[string][]*mlx.Array) []*family.TimeTable {
-	tables := make([]*family.TimeTable, len(r.prompts))
+	prompts := r.own()
+	tables := make([]*family.TimeTable, len(prompts))
 	f, ok := r.family.(family.TimeTabled)
 	if !ok || r.points.Active() {
 		return tables
 	}
-	for i, prompt := range r.prompts {
+	for i, prompt := range prompts {
 		if i > 0 && !f.TableOfPrompt() {
 			tables[i] = r.times
 			continue
