@@ -17,6 +17,8 @@ type Group struct {
 	backend string
 	members []int // ranks in MLX's group
 	at      int   // of this process in members
+
+	received int64
 }
 
 // GroupBackends are the backends of groups that the library has, by MLX's names for them.
@@ -89,6 +91,14 @@ func (g *Group) pair() bool {
 	return len(g.members) == 2 && int(mlxc.DistributedGroupSize(g.handle)) > 2
 }
 
+// Traceable reports whether a compiled function can have collectives of g, which may be nil. Messages of a
+// pair are queued when they are called, so they cannot be traced.
+func (g *Group) Traceable() bool { return g == nil || !g.pair() }
+
+// Received is the number of bytes that this process has received in collectives. A compiled function counts
+// when it is traced.
+func (g *Group) Received() int64 { return g.received }
+
 // stream is where the backend computes.
 func (g *Group) stream() uintptr {
 	if g.backend == "nccl" {
@@ -103,6 +113,7 @@ func (g *Group) AllGather(x *Array) *Array {
 	if g.Size() == 1 {
 		return x
 	}
+	g.received += int64((g.Size() - 1) * x.Size() * x.Dtype().ItemSize())
 	if !g.pair() {
 		var r uintptr
 		check(mlxc.DistributedAllGather(&r, x.h(), g.handle, g.stream()))
@@ -136,6 +147,7 @@ func (g *Group) AllSum(x *Array) *Array {
 	if g.Size() == 1 {
 		return x
 	}
+	g.received += int64(2 * (g.Size() - 1) * x.Size() * x.Dtype().ItemSize() / g.Size())
 	if g.pair() {
 		return x.Add(g.exchange(x))
 	}

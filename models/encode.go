@@ -253,7 +253,7 @@ func (r *Run) predictors() (out predictors, err error) {
 	stopReading := r.readAhead(component.Transformers)
 	defer stopReading()
 	h, w := r.latentsSize()
-	c := family.Conditioning{Guidance: r.Guidance, Images: r.images(), Keep: r.keep}
+	c := family.Conditioning{Guidance: r.Guidance, Images: r.images(), Keep: r.keep, Sequence: r.sequence}
 	texts, ids := map[string][]*mlx.Array{}, map[string][][]int32{}
 	references := r.references()
 	for _, prompt := range r.own() {
@@ -352,7 +352,7 @@ func (r *Run) newStepCache() *stepcache.Cache {
 	if err != nil { // the request is checked
 		mlx.Throw(err)
 	}
-	c := &stepcache.Cache{Rule: rule, Compiled: !r.compilation().Off}
+	c := &stepcache.Cache{Rule: rule, Compiled: !r.compilation().Off, Group: r.sequence}
 	r.stepCaches = append(r.stepCaches, c)
 	return c
 }
@@ -377,13 +377,13 @@ func (r *Run) freeKept() {
 }
 
 // compilation returns how the run compiles: see [tuning.Compile]. It compiles nothing while a hook
-// looks at modules, since it must see every operation.
+// looks at modules, since it must see every operation, and no messages of a pair of processes.
 func (r *Run) compilation() tuning.Compilation {
 	how := tuning.Compile(r.device)
 	if r.compileMode != 0 {
 		how = tuning.Compilation{Mode: r.compileMode}
 	}
-	how.Off = how.Off || r.points.Active()
+	how.Off = how.Off || r.points.Active() || !r.sequence.Traceable()
 	return how
 }
 

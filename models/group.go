@@ -82,9 +82,12 @@ func (p *Pipeline) checkPasses(r *Request, n int) error {
 }
 
 // checkSequence returns an error if n processes cannot share the transformer's sequence.
-func (p *Pipeline) checkSequence(_ *Request, n int) error {
-	return errs.Requestf("split sequence: %s cannot be split over %d processes (generate %d images or more: --split pictures)",
-		p.Class, n, n)
+func (p *Pipeline) checkSequence(r *Request, n int) error {
+	if tokens := p.tokens(r.Height, r.Width); tokens < n {
+		return errs.Requestf("split sequence: an image of %dx%d has %d tokens for %d processes (generate %d images or more: --split pictures)",
+			r.Width, r.Height, tokens, n, n)
+	}
+	return nil
 }
 
 // divide returns the parts of the group for a split. All members call it at once.

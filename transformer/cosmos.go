@@ -123,6 +123,7 @@ func NewCosmos(c CosmosConfig) *Cosmos {
 
 // CosmosSequence is the layout of an image size. It is the same for all steps.
 type CosmosSequence struct {
+	shared
 	h, w int // size in patches
 	rope nn.Rope
 }
@@ -185,7 +186,8 @@ func (m *Cosmos) Pass(latents, timestep, text *mlx.Array, s *CosmosSequence) Pas
 		x = mlx.Concat(1, x, mlx.Zeros(dtype, x.Dim(0), 1, 1, x.Dim(3), x.Dim(4)))
 	}
 	p.text = text.AsType(dtype)
-	p.rope = m.Rope.Forward(s.rope, x)
+	p.shares = nn.NewShares(s.group, s.h*s.w)
+	p.rope = m.Rope.Forward(s.rope, x).over(p.shares)
 	x = m.PatchEmbed.Forward(x)
 	p.embedded = x.Reshape(x.Dim(0), s.h*s.w, -1)
 	p.time = m.TimeEmbed.Forward(p.embedded, timestep)
@@ -198,14 +200,18 @@ type cosmosPass struct {
 	latents, text *mlx.Array
 	embedded      *mlx.Array
 	time          cosmosTime
+	shares        *nn.Shares
 	rope          joint
 }
 
-func (p *cosmosPass) Embed() Hidden { return Hidden{Image: nn.WidenFP16(p.embedded)} }
+func (p *cosmosPass) Embed() Hidden {
+	return Hidden{Image: p.shares.Share(1, nn.WidenFP16(p.embedded))}
+}
 
 func (p *cosmosPass) Len() int { return len(p.TransformerBlocks) }
 
 func (p *cosmosPass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
 	x := h.Image
 	for _, b := range mlx.Layers(p.TransformerBlocks[first:end], &x) {
 		x = b.Forward(x, p.text, p.time, p.rope)
@@ -214,8 +220,10 @@ func (p *cosmosPass) Blocks(h Hidden, first, end int) Hidden {
 }
 
 func (p *cosmosPass) Output(x *mlx.Array) *mlx.Array {
-	y, _ := p.NormOut.Forward(x, p.time)
-	y = p.ProjOut.Forward(y)
+	y := p.shares.Output(&p.Module, func() *mlx.Array {
+		y, _ := p.NormOut.Forward(x, p.time)
+		return p.ProjOut.Forward(y)
+	})
 	b, c := y.Dim(0), p.Config.OutChannels
 	y = y.Reshape(b, p.s.h, p.s.w, 2, 2, c).Transpose(0, 5, 1, 3, 2, 4).Reshape(b, c, 1, 2*p.s.h, 2*p.s.w)
 	return p.tap(y, p).Squeeze(2)
@@ -391,7 +399,7 @@ func (a *cosmosAttention) Forward(x, c *mlx.Array, j joint) *mlx.Array {
 	v := nn.Heads(a.ToV.Forward(context), a.heads)
 	o := nn.AttentionOptions{LengthFirst: true}
 	if c == nil {
-		o.Rotate = j.rope.HalfSplit
+		o.Rotate, o.Shares = j.rope.HalfSplit, j.shares
 	}
 	if b := q.Dim(0); k.Dim(0) != b {
 		k, v = k.BroadcastTo(b, k.Dim(1), k.Dim(2), k.Dim(3)), v.BroadcastTo(b, v.Dim(1), v.Dim(2), v.Dim(3))

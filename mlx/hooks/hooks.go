@@ -140,8 +140,16 @@ type Points struct {
 	// Forked is called with the results of each operation that has a fused form, while there is a
 	// hook. It may be nil.
 	Forked func(Fork)
+	// Split is set while a model computes tensors of which this process has only a part.
+	Split Split
 
 	calls map[string]calls
+}
+
+// A Split returns the whole of a tensor of which this process has a part, for a hook, and takes a
+// replacement of it back to the part. It returns other tensors as they are.
+type Split interface {
+	Observe(p Point, x *mlx.Array) (whole *mlx.Array, part func(whole *mlx.Array) *mlx.Array)
 }
 
 // A Fork is an operation that was computed in both of its forms: fused, as without a hook, and module
@@ -217,15 +225,22 @@ func (p *Points) pass(m Module, t Tap) *mlx.Array {
 	if p.Parameters != nil && m.Class != "" {
 		t.Parameters = func() []Parameter { return p.Parameters(m.Name) }
 	}
+	out, part := t.Output, func(x *mlx.Array) *mlx.Array { return x }
+	if p.Split != nil {
+		for i, in := range t.Inputs {
+			t.Inputs[i].Array, _ = p.Split.Observe(Point{Input, in.Key}, in.Array)
+		}
+		t.Output, part = p.Split.Observe(t.Point, t.Output)
+	}
 	r, err := p.Func(t)
 	if err != nil {
 		mlx.Throw(fmt.Errorf("%s: %w", t.FullName(), err))
 	}
 	if r == nil {
-		return t.Output
+		return out
 	}
 	if !slices.Equal(r.Shape(), t.Output.Shape()) || r.Dtype() != t.Output.Dtype() {
 		mlx.Throw(fmt.Errorf("%s: replacement is %v, expected %v", t.FullName(), r, t.Output))
 	}
-	return r
+	return part(r)
 }
