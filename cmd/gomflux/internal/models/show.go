@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
@@ -24,7 +25,8 @@ const showHelp = `Show prints the files, class, revision, licence and memory nee
 this machine. MODEL is what --model takes; @REVISION selects one of several
 revisions in the Hugging Face cache. A single file is shown with the components
 that it takes from its base model. Only configs and headers of files are
-checked; gomflux pull --verify compares files with their hashes.
+checked; gomflux pull --verify compares files with their hashes. --hash reads all
+files and adds their SHA-256 hashes to the JSON object.
 
 Memory is the estimated peak of generating an image of the model's default size,
 on the device and in the dtype that gomflux generate chooses by default: with
@@ -34,7 +36,7 @@ JSON
 With --json show prints one object: the fields of gomflux models --json and
 
   base_model         model that supplies the missing components of a single file
-  files              array of path and bytes
+  files              array of path, bytes and, with --hash, sha256
   memory             device, dtype, width, height, weights_bytes, weights (by
                      component), peak_bytes, low_ram_peak_bytes and free_bytes;
                      left out if the model cannot be run
@@ -43,6 +45,7 @@ With --json show prints one object: the fields of gomflux models --json and
 func NewShowCommand() *cobra.Command {
 	var o cli.OutputFlags
 	var base string
+	var hash bool
 	cmd := &cobra.Command{
 		Use:   "show MODEL",
 		Short: "Show a model's files, revision, licence and memory needs",
@@ -51,9 +54,12 @@ func NewShowCommand() *cobra.Command {
   gomflux show z-image-turbo --json | jq .revision`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if hash && !o.JSON {
+				return cli.UsageErrorf("--hash has no effect without --json")
+			}
 			if m := cli.FoundUpscaler(args[0]); m != nil && base == "" {
 				size := m.Bytes
-				return o.Out(cmd).Result(&ShownModel{ListedModel: *m, Files: []shownFile{{filepath.Base(m.Path), size}}})
+				return o.Out(cmd).Result(&ShownModel{ListedModel: *m, Files: []shownFile{{Path: filepath.Base(m.Path), Bytes: size}}})
 			}
 			source, err := cli.FindWith(args[0], base)
 			if err != nil {
@@ -63,11 +69,17 @@ func NewShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if hash {
+				if err := m.hash(cmd.Context(), source); err != nil {
+					return err
+				}
+			}
 			m.Memory = estimateMemory(cmd.Context(), source)
 			return o.Out(cmd).Result(m)
 		},
 	}
 	o.AddJSON(cmd.Flags(), "a JSON object")
+	cmd.Flags().BoolVar(&hash, "hash", false, "with --json: add the hashes of files")
 	cli.AddBaseModel(cmd.Flags(), &base)
 	return cmd
 }
@@ -120,6 +132,8 @@ func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 type shownFile struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"` // -1 for a broken link
+
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 func showModel(name string, s *gomflux.Source) (*ShownModel, error) {
@@ -131,7 +145,7 @@ func showModel(name string, s *gomflux.Source) (*ShownModel, error) {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		file := shownFile{path, -1}
+		file := shownFile{Path: path, Bytes: -1}
 		if info, err := fs.Stat(s.FS(), path); err == nil {
 			file.Bytes = info.Size()
 		}
@@ -139,6 +153,22 @@ func showModel(name string, s *gomflux.Source) (*ShownModel, error) {
 		return nil
 	})
 	return m, err
+}
+
+// hash adds the hashes of all files.
+func (m *ShownModel) hash(ctx context.Context, s *gomflux.Source) error {
+	for i := range m.Files {
+		f, err := s.FS().Open(m.Files[i].Path)
+		if err != nil {
+			return cli.Coded(cli.ExitModel, err)
+		}
+		m.Files[i].SHA256, err = filehash.Sum(ctx, f)
+		f.Close()
+		if err != nil {
+			return cli.Coded(cli.ExitModel, fmt.Errorf("%s: %w", m.Files[i].Path, err))
+		}
+	}
+	return nil
 }
 
 // Text implements ui.Result.
