@@ -3,15 +3,10 @@ package gomflux
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"os"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/models/errs"
 )
 
 // A Split is a way to split the work of generating images over the processes of a [Group].
@@ -47,20 +42,12 @@ type Group struct{ group *mlx.Group }
 // with [SplitPictures]. A process that waits for one that has ended cannot be cancelled: it waits until it is
 // ended, as gomflux launch does.
 func Join(ctx context.Context) (*Group, error) {
-	rank := os.Getenv("MLX_RANK")
-	if rank == "" {
+	if os.Getenv("MLX_RANK") == "" { // the library is not needed
 		return nil, nil
 	}
-	if n, err := strconv.Atoi(rank); err != nil || n < 0 {
-		return nil, errs.Requestf("environment variable MLX_RANK is %q: must be a number from 0", rank)
-	}
 	g := &Group{}
-	err := mlx.Do(ctx, func() error {
-		backend, err := groupBackend(mlx.GroupBackends())
-		if err != nil {
-			return err
-		}
-		if g.group, err = mlx.JoinGroup(backend); err != nil {
+	err := mlx.Do(ctx, func() (err error) {
+		if g.group, err = models.JoinGroup(); err != nil {
 			return err
 		}
 		return models.Agree(g.group, []models.Field{{Name: "the version of gomflux", Value: Version()},
@@ -70,23 +57,6 @@ func Join(ctx context.Context) (*Group, error) {
 		return nil, err
 	}
 	return g, nil
-}
-
-// groupBackend returns the backend that the environment describes, of those that the library has.
-func groupBackend(available []string) (string, error) {
-	for _, backend := range []struct{ name, variable string }{
-		{"nccl", "NCCL_HOST_IP"}, {"jaccl", "MLX_IBV_DEVICES"}, {"ring", "MLX_HOSTFILE"},
-	} {
-		switch found := os.Getenv(backend.variable) != ""; {
-		case found && slices.Contains(available, backend.name):
-			return backend.name, nil
-		case found && backend.name != "nccl": // whose address a process with ring may have too
-			return "", fmt.Errorf("environment variable %s is for MLX's backend %s, which this library does not have (it has %s)",
-				backend.variable, backend.name, strings.Join(available, ", "))
-		}
-	}
-	return "", errs.Requestf("MLX_RANK is set, but none of MLX_HOSTFILE, NCCL_HOST_IP and MLX_IBV_DEVICES: they tell where the other " +
-		"processes are (gomflux launch sets them)")
 }
 
 // Rank is the number of this process in its group, from 0.

@@ -18,7 +18,7 @@ type Group struct {
 	members []int // ranks in MLX's group
 	at      int   // of this process in members
 
-	received int64
+	received *int64 // of this group and those that it was split into
 }
 
 // GroupBackends are the backends of groups that the library has, by MLX's names for them.
@@ -41,7 +41,7 @@ func JoinGroup(backend string) (*Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("join the group of processes by %s: %w", backend, err)
 	}
-	g := &Group{handle: handle, backend: backend, at: int(mlxc.DistributedGroupRank(handle))}
+	g := &Group{handle: handle, backend: backend, at: int(mlxc.DistributedGroupRank(handle)), received: new(int64)}
 	for rank := range int(mlxc.DistributedGroupSize(handle)) {
 		g.members = append(g.members, rank)
 	}
@@ -70,7 +70,7 @@ func (g *Group) Split(parts [][]int) *Group {
 	if slices.Equal(part, sequence(g.Size())) {
 		return g
 	}
-	sub := &Group{handle: g.handle, backend: g.backend, at: slices.Index(part, g.at)}
+	sub := &Group{handle: g.handle, backend: g.backend, at: slices.Index(part, g.at), received: g.received}
 	if g.backend == "nccl" {
 		var handle uintptr
 		check(mlxc.DistributedGroupSplit(&handle, g.handle, int32(colour), int32(sub.at)))
@@ -95,9 +95,14 @@ func (g *Group) pair() bool {
 // pair are queued when they are called, so they cannot be traced.
 func (g *Group) Traceable() bool { return g == nil || !g.pair() }
 
-// Received is the number of bytes that this process has received in collectives. A compiled function counts
-// when it is traced.
-func (g *Group) Received() int64 { return g.received }
+// Received is the number of bytes that this process has received in collectives, of groups that g was split
+// into too; 0 for nil. A compiled function counts when it is traced.
+func (g *Group) Received() int64 {
+	if g == nil {
+		return 0
+	}
+	return *g.received
+}
 
 // stream is where the backend computes.
 func (g *Group) stream() uintptr {
@@ -113,7 +118,7 @@ func (g *Group) AllGather(x *Array) *Array {
 	if g.Size() == 1 {
 		return x
 	}
-	g.received += int64((g.Size() - 1) * x.Size() * x.Dtype().ItemSize())
+	*g.received += int64((g.Size() - 1) * x.Size() * x.Dtype().ItemSize())
 	if !g.pair() {
 		var r uintptr
 		check(mlxc.DistributedAllGather(&r, x.h(), g.handle, g.stream()))
@@ -147,7 +152,7 @@ func (g *Group) AllSum(x *Array) *Array {
 	if g.Size() == 1 {
 		return x
 	}
-	g.received += int64(2 * (g.Size() - 1) * x.Size() * x.Dtype().ItemSize() / g.Size())
+	*g.received += int64(2 * (g.Size() - 1) * x.Size() * x.Dtype().ItemSize() / g.Size())
 	if g.pair() {
 		return x.Add(g.exchange(x))
 	}
