@@ -138,6 +138,7 @@ func (r *Run) enter() (leave func()) {
 	r.running++
 	points := r.points
 	r.points = hooks.Points{Func: r.Hook, Forked: r.Forked, Step: -1, Parameters: r.parameters}
+	r.points.Elsewhere = r.passes != nil && r.passes.Rank() > 0
 	r.limiter = limitMemory(r.device, r.residency.lookahead(r))
 	return func() {
 		r.freeCompiled()

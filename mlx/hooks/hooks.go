@@ -135,6 +135,8 @@ type Points struct {
 	Func     Func
 	Step     int
 	Negative bool
+	// Elsewhere reports that another process computes the pass for the prompt, in which each module has one call.
+	Elsewhere bool
 	// Parameters lists the parameters of the module with a name; see [Tap]. It may be nil.
 	Parameters func(module string) []Parameter
 	// Forked is called with the results of each operation that has a fused form, while there is a
@@ -170,7 +172,7 @@ func (p *Points) Active() bool { return p != nil && p.Func != nil }
 // Fork returns what modules returns, which pass their tensors to the hook, which must be active.
 // Forked sees it with what fused returns, whose modules do not pass theirs.
 func (p *Points) Fork(m Module, operation string, fused, modules func() []*mlx.Array) []*mlx.Array {
-	call := p.call(m.Name)
+	call := p.call(m)
 	out := modules()
 	if p.Forked != nil {
 		hook := p.Func
@@ -192,7 +194,7 @@ func (p *Points) Value(name string, x *mlx.Array) *mlx.Array {
 // Pass calls the hook, which must be active, with the first output of a module, which
 // ends its call. It returns the output or its replacement.
 func (p *Points) Pass(m Module, out *mlx.Array, in []Arg) *mlx.Array {
-	call := p.call(m.Name)
+	call := p.call(m)
 	if p.calls == nil {
 		p.calls = map[string]calls{}
 	}
@@ -203,19 +205,22 @@ func (p *Points) Pass(m Module, out *mlx.Array, in []Arg) *mlx.Array {
 // Inner calls the hook, which must be active, with an inner value of a module before
 // its call ends.
 func (p *Points) Inner(m Module, key string, x *mlx.Array) *mlx.Array {
-	return p.pass(m, Tap{Call: p.call(m.Name), Point: Point{Inner, key}, Output: x})
+	return p.pass(m, Tap{Call: p.call(m), Point: Point{Inner, key}, Output: x})
 }
 
 // Further calls the hook, which must be active, with an output of a module after the
 // first. [Points.Pass] then ends the call. The key is the position or name.
 func (p *Points) Further(m Module, key string, x *mlx.Array) *mlx.Array {
-	return p.pass(m, Tap{Call: p.call(m.Name), Point: Point{Output, key}, Output: x})
+	return p.pass(m, Tap{Call: p.call(m), Point: Point{Output, key}, Output: x})
 }
 
 // call returns the number of the module's current call.
-func (p *Points) call(name string) int {
-	if c := p.calls[name]; c.step == p.Step {
+func (p *Points) call(m Module) int {
+	if c, ok := p.calls[m.Name]; ok && c.step == p.Step {
 		return c.n
+	}
+	if p.Negative && p.Elsewhere && m.Class != "" {
+		return 1
 	}
 	return 0
 }

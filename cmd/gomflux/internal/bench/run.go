@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"image"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
@@ -86,21 +85,15 @@ func (b *benchmark) run(ctx context.Context) error {
 }
 
 // join connects the command with the others that were started together with it, of which rank 0 prints the results.
-func (b *benchmark) join(ctx context.Context) error {
-	joined, err := cli.Join(ctx, b.split.Value)
-	if err != nil || joined.Size() == 1 {
+func (b *benchmark) join(ctx context.Context) (err error) {
+	if b.group, err = cli.JoinEngine(ctx, b.split.Value, b.out); err != nil || b.group == nil {
 		return err
 	}
 	if b.profile.File != "" || b.textTokens.Given() {
 		return cli.UsageErrorf("--profile and --text-tokens need a process that is alone (leave them out, or start one process)")
 	}
-	if b.report.Processes = joined.Size(); joined.Rank() > 0 {
-		b.out.Stdout, b.out.Format, b.out.Quiet = io.Discard, ui.Text, true
-	}
-	return mlx.Do(ctx, func() error {
-		b.group, err = models.JoinGroup()
-		return err
-	})
+	b.report.Processes = b.group.Size()
+	return nil
 }
 
 // image measures the generation of an image.

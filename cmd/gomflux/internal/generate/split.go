@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 
 	"github.com/gomflux/gomflux"
@@ -17,7 +16,7 @@ import (
 // join connects the command with the others that were started together with it, if there are any. Of these
 // only rank 0 writes results.
 func (g *generation) join(ctx context.Context) (err error) {
-	if g.group, err = cli.Join(ctx, g.split.Value); err != nil || g.group.Size() == 1 {
+	if g.group, err = cli.Join(ctx, g.split.Value, g.out); err != nil || g.group.Size() == 1 {
 		return err
 	}
 	switch {
@@ -32,7 +31,6 @@ func (g *generation) join(ctx context.Context) (err error) {
 	}
 	g.random = rand.New(rand.NewPCG(key[0], key[1])) // all draw the same seeds
 	if g.group.Rank() > 0 {
-		g.out.Stdout, g.out.Format = io.Discard, ui.Text
 		g.report = newGenerateReport(g.out)
 		g.preview.Value, g.show.Value = nil, nil
 	}
