@@ -62,8 +62,8 @@ func TestGroupErrors(t *testing.T) {
 		{"--hostfile {FILE}", `[{"ssh": "mac1", "ips": ["fe80::1"]}]`, `host mac1: "fe80::1" is not an IPv4 address`},
 		{"--hostfile {FILE}", `{"backend": "mpi", "hosts": [{"ssh": "mac1"}, {"ssh": "mac2"}]}`, `backend "mpi": expected ring`},
 		{"--hosts mac1,mac2 --backend jaccl", "", "host mac1: jaccl needs a host file whose rdma"},
-		{"--hostfile {FILE} --backend jaccl", `[{"ssh":"mac1","rdma":[null,"a"]},{"ssh":"mac2","rdma":["a"]}]`, "host mac2: jaccl needs"},
-		{"--hostfile {FILE} --backend jaccl", `[{"ssh":"mac1","rdma":["a","a"]},{"ssh":"mac2","rdma":["a",null]}]`, "host mac1: jaccl needs"},
+		{"--hostfile {FILE} --backend jaccl", `[{"ssh":"mac1","rdma":[null,"a"]},{"ssh":"mac2","rdma":["a"]}]`, "mac2: jaccl needs"},
+		{"--hostfile {FILE} --backend jaccl", `[{"ssh":"mac1","rdma":["a","a"]},{"ssh":"mac2","rdma":["a",null]}]`, "mac1: jaccl needs"},
 		{"--local 2 --env X", "", `environment variable "X": expected NAME=VALUE`},
 	} {
 		_, err := parse(t, test.file, strings.Fields(test.flags)...)
@@ -85,16 +85,18 @@ func TestEnvironment(t *testing.T) {
 		hosts []int
 		want  []string // of the last rank; files have a colon
 	}{
-		{"--hostfile {FILE} --backend ring", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
-			`MLX_HOSTFILE:[["10.0.0.1:40","10.1.0.1:41"],["10.0.0.2:42"],["10.0.0.3:43"]]`}},
-		{"--hostfile {FILE} --backend ring", []int{1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=1",
-			`MLX_HOSTFILE:[["10.0.0.2:42"],["10.0.0.3:43"]]`}},
-		{"--hostfile {FILE} --env A=b=c", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "A=b=c", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
-			"MLX_JACCL_COORDINATOR=10.0.0.1:40", `MLX_IBV_DEVICES:[[null,"en2",["en3","en4"]],["en2",null,"en5"],["en3","en5",null]]`}},
+		{"--hostfile {FILE} --backend ring", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1",
+			"MLX_RANK=2", `MLX_HOSTFILE:[["10.0.0.1:40","10.1.0.1:41"],["10.0.0.2:42"],["10.0.0.3:43"]]`}},
+		{"--hostfile {FILE} --backend ring", []int{1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1",
+			"MLX_RANK=1", `MLX_HOSTFILE:[["10.0.0.2:42"],["10.0.0.3:43"]]`}},
+		{"--hostfile {FILE} --env A=b=c", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1",
+			"A=b=c", "GOMFLUX_LAUNCHED=1",
+			"MLX_RANK=2", "MLX_JACCL_COORDINATOR=10.0.0.1:40",
+			`MLX_IBV_DEVICES:[[null,"en2",["en3","en4"]],["en2",null,"en5"],["en3","en5",null]]`}},
 		{"--hostfile {FILE} --backend jaccl", []int{0, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1",
 			"MLX_RANK=1", "MLX_JACCL_COORDINATOR=10.0.0.1:40", `MLX_IBV_DEVICES:[[null,["en3","en4"]],["en3",null]]`}},
-		{"--hostfile {FILE} --backend nccl", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
-			"MLX_WORLD_SIZE=3", "NCCL_HOST_IP=10.0.0.1", "NCCL_PORT=40"}},
+		{"--hostfile {FILE} --backend nccl", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1",
+			"MLX_RANK=2", "MLX_WORLD_SIZE=3", "NCCL_HOST_IP=10.0.0.1", "NCCL_PORT=40"}},
 		{"--local 3 --backend nccl", []int{0, 2}, []string{"GOMFLUX_LAUNCHED=1", "MLX_RANK=1", "MLX_WORLD_SIZE=2", "NCCL_HOST_IP=127.0.0.1",
 			"NCCL_PORT=40", "CUDA_VISIBLE_DEVICES=6"}},
 		{"--local 2", []int{1}, []string{"GOMFLUX_LAUNCHED=1"}}, // one survivor has no group
@@ -230,8 +232,8 @@ func TestResume(t *testing.T) {
 	for _, where := range wheres {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
-			stdout, stderr, err := ranks(t, where, "", "0:resumable", "0:done 1", "*:env GOMFLUX_DONE", "0:done 3", "*:wait 300", "2:signal 9",
-				"1:wait 2000", "1:signal 9", "0:wait 60000")
+			stdout, stderr, err := ranks(t, where, "", "0:resumable", "0:done 1", "*:env GOMFLUX_DONE", "0:done 3", "*:wait 300",
+				"2:signal 9", "1:wait 2000", "1:signal 9", "0:wait 60000")
 			// three ranks, then two, then one without a group, of which the script has nothing but for all
 			if want := "GOMFLUX_DONE=\"\"\nGOMFLUX_DONE=\"1,3\"\nGOMFLUX_DONE=\"1,3\"\n"; err != nil || stdout != want {
 				t.Errorf("%q, %v, expected %q", stdout, err, want)
@@ -277,7 +279,8 @@ func TestAddresses(t *testing.T) {
 		"--hosts mac1,mac2,mac3 --starting-port 1":       "[[127.0.0.1:1] [127.0.0.1:2] [127.0.0.1:3]]",
 		"--hosts 127.0.0.1,mac1 --program /nowhere/else": "",
 	} {
-		g, err := parse(t, `[{"ssh": "mac1", "ips": ["10.0.0.1", "10.1.0.1"]}, {"ssh": "mac2", "ips": ["10.0.0.2"]}]`, strings.Fields(flags)...)
+		const file = `[{"ssh": "mac1", "ips": ["10.0.0.1", "10.1.0.1"]}, {"ssh": "mac2", "ips": ["10.0.0.2"]}]`
+		g, err := parse(t, file, strings.Fields(flags)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -375,7 +378,7 @@ func TestInterrupt(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(300*time.Millisecond, func() { cancel(cli.ErrInterrupted) })
 		mark := fmt.Sprintf("mark of %s %d", t.Name(), os.Getpid())
-		err = g.run(ctx, &ui.Output{Stdout: &bytes.Buffer{}, Stderr: &bytes.Buffer{}}, []string{"play", "*:wait 60000", "*:out " + mark}, "")
+		err = g.run(ctx, &ui.Output{Stdout: io.Discard, Stderr: io.Discard}, []string{"play", "*:wait 60000", "*:out " + mark}, "")
 		if cli.ExitCode(err) != cli.ExitInterrupted {
 			t.Errorf("%s: %v", where, err)
 		}
