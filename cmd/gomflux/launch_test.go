@@ -85,7 +85,8 @@ func childrenOf(t *testing.T, launcher int) (pids []int) {
 		pids = nil
 		for line := range strings.Lines(string(out)) {
 			var pid, parent int
-			if fmt.Sscan(line, &pid, &parent); parent == launcher && (strings.Contains(line, "launch rank") || strings.Contains(line, "x.png")) {
+			fmt.Sscan(line, &pid, &parent)
+			if parent == launcher && (strings.Contains(line, "launch rank") || strings.Contains(line, "x.png")) {
 				pids = append(pids, pid)
 			}
 		}

@@ -110,7 +110,9 @@ func (g *group) output(ctx context.Context, limit time.Duration, host int, args 
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { killGroup(cmd) })
-	err = cmd.Wait()
+	if err = cmd.Wait(); errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // a shared connection of ssh goes on, and keeps standard error open
+	}
 	if !stop() {
 		return nil, context.Cause(ctx)
 	}
@@ -155,7 +157,7 @@ func (g *group) fits(host int, info, first cli.VersionInfo) error {
 	case info.MLX != first.MLX:
 		return cli.UsageErrorf("%s: MLX is %s there and %s on %s (install the same version)", name, info.MLX, first.MLX, g.name(0))
 	case !slices.Contains(info.Backends, g.Backend):
-		return cli.Coded(cli.ExitLibrary, fmt.Errorf("%s: MLX there has no %s (jaccl needs macOS 26.2 and Thunderbolt 5, nccl MLX for CUDA)",
+		return cli.Coded(cli.ExitLibrary, fmt.Errorf("%s: MLX there has no %s (jaccl needs macOS 26.2 and Thunderbolt 5, nccl CUDA)",
 			name, g.Backend))
 	}
 	return nil

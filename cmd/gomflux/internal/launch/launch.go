@@ -73,7 +73,7 @@ func NewCommand() *cobra.Command {
 			}
 			var input []byte
 			if slices.ContainsFunc(args, func(arg string) bool { return arg == "-" || strings.HasSuffix(arg, "=-") }) {
-				if input, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxInput)); err != nil {
+				if input, err = io.ReadAll(cmd.InOrStdin()); err != nil {
 					return err
 				}
 			}
@@ -98,6 +98,3 @@ func checkCommand(args []string) error {
 	}
 	return nil
 }
-
-// maxInput is more than any command reads, in bytes.
-const maxInput = 4 << 20

@@ -130,6 +130,8 @@ func (p *process) read(r io.Reader) {
 		switch {
 		case marked:
 			p.heard(beat)
+		case strings.HasPrefix(text, "[ring] ") && !strings.HasPrefix(text, "[ring] Rank "):
+			text = "" // MLX's lines about a peer that is gone; those about a rank are of MLX_RING_VERBOSE
 		case text != "":
 			p.release()
 			p.held, p.last, text = text, strings.TrimSpace(text), ""
@@ -193,8 +195,6 @@ func (p *process) failure() (reason string, code int, lost bool) {
 		return fmt.Sprintf("was killed (signal %d, %v)", status.Signal(), status.Signal()), cli.ExitFailure, true
 	case p.remote && code == 255:
 		return "the connection was lost: " + said, cli.ExitFailure, true
-	case p.remote && code > 128 && code != cli.ExitInterrupted: // as shells report signals
-		return fmt.Sprintf("was killed (signal %d, %v)", code-128, syscall.Signal(code-128)), cli.ExitFailure, true
 	case p.held == "":
 		return fmt.Sprintf("has ended with exit code %d", code), code, false
 	default:

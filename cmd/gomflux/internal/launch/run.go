@@ -122,7 +122,7 @@ func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]b
 }
 
 // newFailure finds the reason, which is the first rank that was lost, or else the first that has failed.
-// What all ranks report is about none of them.
+// What all ranks report is no matter of one rank.
 func newFailure(all, failed []*process) *failure {
 	who, lostOne := failed[0], false
 	f, gone, texts := &failure{}, map[*process]bool{}, map[string]bool{}
