@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/models"
 )
 
@@ -22,8 +23,8 @@ func AddSplit(f *pflag.FlagSet, split *SplitFlag) {
 		"pictures if there are enough (default: auto)")
 }
 
-// Join connects the command with the others that were started together with it, nil if it is alone, which
-// only --split auto is for.
+// Join connects the command with the others that were started together with it, nil if it is alone. Then it
+// refuses a split, unless it does the rest of what others began.
 func Join(ctx context.Context, split *gomflux.Split) (*gomflux.Group, error) {
 	group, err := gomflux.Join(ctx)
 	switch {
@@ -31,7 +32,7 @@ func Join(ctx context.Context, split *gomflux.Split) (*gomflux.Group, error) {
 		return nil, Coded(ExitUsage, err)
 	case err != nil:
 		return nil, Coded(ExitLibrary, err)
-	case group.Size() == 1 && split != nil && *split != gomflux.AutoSplit:
+	case group.Size() == 1 && split != nil && *split != gomflux.AutoSplit && len(rank.Before()) == 0:
 		return nil, UsageErrorf("--split %s needs several processes (gomflux launch starts them)", *split)
 	}
 	return group, nil

@@ -30,7 +30,7 @@ type VersionInfo struct {
 	GPU      bool      `json:"gpu"`
 	Backends []string  `json:"backends"` // that connect processes
 	Problem  string    `json:"problem,omitempty"`
-	Time     time.Time `json:"time"`
+	Time     time.Time `json:"time,omitzero"`
 
 	Listen []Listener `json:"listen,omitempty"`
 	Client string     `json:"client,omitempty"` // address of the other end of the ssh connection

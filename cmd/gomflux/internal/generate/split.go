@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 )
 
@@ -31,7 +32,7 @@ func (g *generation) join(ctx context.Context) (err error) {
 	}
 	g.random = rand.New(rand.NewPCG(key[0], key[1])) // all draw the same seeds
 	if g.group.Rank() > 0 {
-		g.out.Stdout, g.out.Format, g.out.Quiet = io.Discard, ui.Text, true
+		g.out.Stdout, g.out.Format = io.Discard, ui.Text
 		g.report = newGenerateReport(g.out)
 		g.preview.Value, g.show.Value = nil, nil
 	}
@@ -72,6 +73,7 @@ func gather[T any](ctx context.Context, group *gomflux.Group, v T) ([]T, error) 
 // chooseSplit chooses between splits into images and those of each image, which the model chooses.
 func (g *generation) chooseSplit(ctx context.Context) error {
 	n := g.group.Size()
+	g.done = rank.Before()
 	if n == 1 {
 		return nil
 	}
@@ -79,10 +81,9 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for rank, seeds := range all {
+	for i, seeds := range all {
 		if !bytes.Equal(seeds, all[0]) {
-			return cli.UsageErrorf("the processes differ in the number of images, or in seeds: %s on rank 0, and %s on rank %d",
-				all[0], seeds, rank)
+			return cli.UsageErrorf("the processes differ in the number of images, or in seeds: %s on rank 0, and %s on rank %d", all[0], seeds, i)
 		}
 	}
 	split := g.split.OrZero()
@@ -93,7 +94,7 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 	if split != gomflux.SplitPictures {
 		return nil
 	}
-	g.done = written()
+	rank.Resumable()
 	switch {
 	case g.total < n && len(g.done) == 0:
 		return cli.UsageErrorf("split pictures: %s for %d processes (ask for more, or start fewer)", ui.Plural(g.total, "image"), n)
@@ -106,7 +107,7 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 
 // noteSplit prints how the processes split the work.
 func (g *generation) noteSplit() {
-	if s := g.model.Settings(g.options); s.Split != "" {
+	if s := g.model.Settings(g.options); s.Split != "" && g.group.Rank() == 0 {
 		g.out.Note("%d processes, split by %s", s.Ranks, s.Split)
 	}
 }
@@ -188,10 +189,13 @@ func (g *generation) generateRound(ctx context.Context, round []chunk) error {
 			steps = make([][]sheetStep, c.n)
 		}
 		for i, result := range all[k] {
+			if g.done[c.first+i] { // in a batch with others that are not
+				continue
+			}
 			if err := g.finish(ctx, c.first+i, result, steps[i]); err != nil {
 				return err
 			}
-			reportWritten(c.first + i)
+			rank.Done(c.first + i)
 		}
 	}
 	return nil

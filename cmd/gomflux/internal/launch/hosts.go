@@ -19,58 +19,57 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// The backends of MLX that connect ranks. jaccl-ring is jaccl without a connection of every pair.
+// The backends of MLX that connect ranks.
 const (
-	ring      = "ring"
-	nccl      = "nccl"
-	jaccl     = "jaccl"
-	jacclRing = "jaccl-ring"
+	ring  = "ring"
+	nccl  = "nccl"
+	jaccl = "jaccl"
 )
 
 // A host is a machine of a host file.
 type host struct {
-	Name string          `json:"ssh"`  // for ssh
-	IPs  []string        `json:"ips"`  // on which the ring connects
-	RDMA json.RawMessage `json:"rdma"` // of every rank: null, or devices that connect to it
+	Name string   `json:"ssh"`  // for ssh
+	IPs  []string `json:"ips"`  // to which the others connect
+	RDMA []any    `json:"rdma"` // for every rank, the device or the devices that connect to it, null for itself
 
-	addresses []string // with ports, on which a rank listens
+	addresses []string // with ports, on which its rank listens
 }
 
-// A hostFile is a file of mlx.launch: an object, or only the list of its hosts.
-type hostFile struct {
+// A group is what the ranks of a run have in common. Its tags are those of mlx.launch's host files, which
+// can also be only the list of hosts.
+type group struct {
+	Hosts   []host   `json:"hosts"` // by rank
 	Backend string   `json:"backend"`
 	Env     []string `json:"envs"`
-	Hosts   []host   `json:"hosts"`
+
+	local   bool   // all ranks are on this machine
+	program string // path of gomflux elsewhere
+	port    int    // the first one, 0 for free ones
 }
 
-// readHostFile reads a host file. Names that it does not know are ignored, as mlx.launch does.
-func readHostFile(name string) (f hostFile, err error) {
+// readFile reads a host file. As in mlx.launch names that it does not know are ignored.
+func (g *group) readFile(name string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return f, fmt.Errorf("host file %s: %w", name, oserr.Bare(err))
+		return oserr.Bare(err)
 	}
-	to := any(&f)
+	to := any(g)
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
-		to = &f.Hosts
+		to = &g.Hosts
 	}
 	if err := json.Unmarshal(text, to); err != nil {
-		const expected = `[{"ssh": "mac1", "ips": ["10.0.0.1"]}, ...]`
-		return f, fmt.Errorf("host file %s: %w (expected JSON as mlx.launch reads it: %s)", name, err, expected)
+		return fmt.Errorf(`%w (expected JSON as mlx.launch reads it: [{"ssh": "mac1", "ips": ["10.0.0.1"]}, ...])`, err)
 	}
-	if err := checkHosts(f.Hosts); err != nil {
-		return f, fmt.Errorf("host file %s: %w", name, err)
-	}
-	return f, nil
+	return g.check()
 }
 
-func checkHosts(hosts []host) error {
+// check refuses hosts and backends that cannot be. Of a jaccl ring the backend becomes jaccl.
+func (g *group) check() error {
 	seen := map[string]bool{}
-	for i, h := range hosts {
+	for i, h := range g.Hosts {
 		switch {
-		case h.Name == "":
-			return fmt.Errorf("host %d has no name for ssh", i+1)
-		case strings.HasPrefix(h.Name, "-") || strings.ContainsAny(h.Name, " \t\n\x00"):
-			return fmt.Errorf("%q is not the name of a host", h.Name)
+		case h.Name == "" || h.Name[0] == '-' || strings.ContainsAny(h.Name, " \t\n\x00"):
+			return fmt.Errorf("host %d: %q is not a name for ssh", i+1, h.Name)
 		case seen[h.Name]:
 			return fmt.Errorf("host %s is there twice (--local N starts several ranks on one machine)", h.Name)
 		}
@@ -80,6 +79,12 @@ func checkHosts(hosts []host) error {
 				return fmt.Errorf("host %s: %q is not an IPv4 address, by which alone MLX connects", h.Name, ip)
 			}
 		}
+	}
+	if g.Backend == "jaccl-ring" {
+		g.Backend, g.Env = jaccl, append(g.Env, "MLX_JACCL_RING=1")
+	}
+	if !slices.Contains([]string{"", ring, nccl, jaccl}, g.Backend) {
+		return fmt.Errorf("backend %q: expected ring, jaccl or nccl", g.Backend)
 	}
 	return nil
 }
@@ -94,7 +99,7 @@ type Flags struct {
 
 // NewFlags returns flags without values.
 func NewFlags() Flags {
-	return Flags{local: cli.Count("number"), port: cli.WholeFrom(0, "port"), backend: cli.OneOf("backend", ring, nccl, jaccl, jacclRing)}
+	return Flags{local: cli.Count("number"), port: cli.WholeFrom(0, "port"), backend: cli.OneOf("backend", ring, jaccl, nccl)}
 }
 
 // AddHosts adds the flags that name hosts.
@@ -106,8 +111,8 @@ func (o *Flags) AddHosts(f *pflag.FlagSet) {
 
 func (o *Flags) addRun(f *pflag.FlagSet) {
 	f.Var(&o.local, "local", "start so many ranks on this machine, with NCCL one on each GPU")
-	f.Var(&o.backend, "backend", "what connects the ranks: ring, jaccl, jaccl-ring or nccl (default: the host file's; else nccl if all "+
-		"have it and a GPU, or ring)")
+	f.Var(&o.backend, "backend", "what connects the ranks: ring, jaccl or nccl (default: the host file's; else nccl if all have it and "+
+		"a GPU, or ring)")
 	f.Var(&o.port, "starting-port", "first port that ranks listen on (default: free ones)")
 	f.StringArrayVar(&o.env, "env", nil, "set an environment variable of the ranks, as `NAME=VALUE`")
 }
@@ -115,81 +120,54 @@ func (o *Flags) addRun(f *pflag.FlagSet) {
 // Given reports whether the flags name hosts.
 func (o *Flags) Given() bool { return o.hosts != nil || o.file != "" }
 
-// A group is what the ranks of a run have in common.
-type group struct {
-	hosts            []host // by rank
-	local            bool   // all ranks are on this machine
-	program, backend string
-	env              []string
-	port             int // the first one, 0 for free ones
-}
-
 // group reads the flags and the host file.
 func (o *Flags) group() (g group, err error) {
-	g = group{local: o.local.Given(), program: o.program, backend: o.backend.OrZero(), env: o.env, port: o.port.OrZero()}
 	switch {
 	case o.local.Given() && o.Given() || o.hosts != nil && o.file != "":
 		return g, errors.New("give one of --hosts, --hostfile and --local")
-	case o.local.Given():
-		for range o.local.OrZero() {
-			g.hosts = append(g.hosts, host{Name: "localhost", IPs: []string{"127.0.0.1"}})
-		}
 	case o.file != "":
-		f, err := readHostFile(o.file)
-		if err != nil {
-			return g, err
+		if err := g.readFile(o.file); err != nil {
+			return g, fmt.Errorf("host file %s: %w", o.file, err)
 		}
-		if g.backend == "" && f.Backend != "any" {
-			g.backend = f.Backend
-		}
-		g.hosts, g.env = f.Hosts, append(f.Env, g.env...)
-	default:
+	case o.hosts != nil:
 		for _, name := range o.hosts {
-			g.hosts = append(g.hosts, host{Name: name})
+			g.Hosts = append(g.Hosts, host{Name: name})
 		}
-		if err := checkHosts(g.hosts); err != nil {
+		if err := g.check(); err != nil {
 			return g, err
 		}
 	}
-	for _, e := range g.env {
-		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || strings.ContainsRune(e, 0) {
+	for range o.local.OrZero() {
+		g.Hosts = append(g.Hosts, host{Name: "localhost", IPs: []string{"127.0.0.1"}})
+	}
+	g.local, g.program, g.port, g.Env = o.local.Given(), o.program, o.port.OrZero(), append(g.Env, o.env...)
+	g.Backend = o.backend.OrElse(g.Backend)
+	for _, e := range g.Env {
+		if i := strings.IndexByte(e, '='); i < 1 || strings.ContainsRune(e, 0) {
 			return g, fmt.Errorf("environment variable %q: expected NAME=VALUE", e)
 		}
 	}
-	switch {
-	case len(g.hosts) == 0:
+	switch len(g.Hosts) {
+	case 0:
 		return g, errors.New("no hosts (--hosts mac1,mac2 names them, --hostfile FILE has them, --local N is this machine)")
-	case len(g.hosts) == 1:
+	case 1:
 		return g, errors.New("one rank is not a group: run the command without gomflux launch, or give two hosts or --local 2")
-	case g.backend != "" && !slices.Contains([]string{ring, nccl, jaccl, jacclRing}, g.backend):
-		return g, fmt.Errorf("host file %s: backend %q: expected ring, nccl, jaccl or jaccl-ring", o.file, g.backend)
 	}
-	if g.isJACCL() {
-		return g, g.checkRDMA()
+	for i, h := range g.Hosts {
+		if g.Backend == jaccl && (len(h.RDMA) != len(g.Hosts) || h.RDMA[i] != nil) {
+			return g, fmt.Errorf("host %s: jaccl needs a host file whose rdma has a device for each of the %d hosts, and null for the "+
+				"host itself (mlx.distributed_config writes one)", h.Name, len(g.Hosts))
+		}
 	}
 	return g, nil
 }
 
-func (g *group) isJACCL() bool { return g.backend == jaccl || g.backend == jacclRing }
-
-// checkRDMA checks that every host has the devices that connect it to each rank.
-func (g *group) checkRDMA() error {
-	for i, h := range g.hosts {
-		var devices []any
-		if err := json.Unmarshal(h.RDMA, &devices); err != nil || len(devices) != len(g.hosts) || devices[i] != nil {
-			return fmt.Errorf("host %s: jaccl needs a host file whose rdma lists a device for each of the %d hosts, and null for the host "+
-				"itself (mlx.distributed_config writes one)", h.Name, len(g.hosts))
-		}
-	}
-	return nil
-}
-
 // name is how messages call a rank.
-func (g *group) name(rank int) string {
+func (g *group) name(host int) string {
 	if g.local {
-		return fmt.Sprintf("rank %d", rank)
+		return fmt.Sprintf("rank %d", host)
 	}
-	return g.hosts[rank].Name
+	return g.Hosts[host].Name
 }
 
 // here reports whether a host is this machine.
@@ -197,7 +175,8 @@ func (h *host) here() bool { return h.Name == "localhost" || h.Name == "127.0.0.
 
 // command returns gomflux with simple arguments on a host. ssh passes them to the user's shell there,
 // whose PATH often lacks the folders of Homebrew and Go.
-func (g *group) command(h *host, args ...string) (*exec.Cmd, error) {
+func (g *group) command(host int, args ...string) (*exec.Cmd, error) {
+	h := g.Hosts[host]
 	if h.here() {
 		program, err := os.Executable()
 		cmd := exec.Command(program, args...)

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"context"
 	"errors"
 	"io"
 	"slices"
@@ -12,8 +11,8 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 )
 
-const launchHelp = `Launch runs a command of gomflux on several machines, or several times on one, as
-the ranks of a group that MLX connects. The command then spreads its work.
+const launchHelp = `Launch runs a command of gomflux on several machines, or several times on one,
+as the ranks of a group that MLX connects. The command then spreads its work.
 
 MACHINES
 --hosts names machines as ssh does; the first one is rank 0. ssh must reach each
@@ -25,7 +24,7 @@ addresses, and with jaccl devices (mlx.distributed_config writes it):
   [{"ssh": "mac1", "ips": ["10.0.0.1"], "rdma": [null, "rdma_en2"]},
    {"ssh": "mac2", "ips": ["10.0.0.2"], "rdma": ["rdma_en2", null]}]
 
-It can also be an object with backend, envs (a list of NAME=VALUE) and hosts.
+It can also be an object with hosts, backend and envs (a list of NAME=VALUE).
 gomflux doctor --hosts checks the machines and the network between them.
 
 Ranks run in the folder of the same name as this one, if the machine has it, or
@@ -69,14 +68,16 @@ func NewCommand() *cobra.Command {
 				return cli.Coded(cli.ExitUsage, err)
 			}
 			out := (&cli.OutputFlags{}).Out(cmd)
-			if err := g.check(cmd.Context()); err != nil {
+			if err := g.prepare(cmd.Context()); err != nil {
 				return cli.ComplainAll(out, err)
 			}
-			input, err := readInput(cmd.Context(), cmd.InOrStdin(), args)
-			if err != nil {
-				return cli.Coded(cli.ExitUsage, err)
+			var input []byte
+			if slices.ContainsFunc(args, func(arg string) bool { return arg == "-" || strings.HasSuffix(arg, "=-") }) {
+				if input, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxInput)); err != nil {
+					return err
+				}
 			}
-			return g.run(cmd.Context(), out, args, input)
+			return g.run(cmd.Context(), out, args, string(input))
 		},
 	}
 	f := cmd.Flags()
@@ -100,26 +101,3 @@ func checkCommand(args []string) error {
 
 // maxInput is more than any command reads, in bytes.
 const maxInput = 4 << 20
-
-// readInput reads standard input if the command does.
-func readInput(ctx context.Context, stdin io.Reader, args []string) (string, error) {
-	reads := func(arg string) bool {
-		return arg == "-" || strings.HasPrefix(arg, "-") && strings.HasSuffix(arg, "=-")
-	}
-	if !slices.ContainsFunc(args, reads) {
-		return "", nil
-	}
-	var text []byte
-	done := make(chan error, 1)
-	go func() { // a read cannot be interrupted
-		var err error
-		text, err = io.ReadAll(io.LimitReader(stdin, maxInput))
-		done <- err
-	}()
-	select {
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	case err := <-done:
-		return string(text), err
-	}
-}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,12 +14,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/randtest"
 )
@@ -49,8 +51,8 @@ func TestGroupErrors(t *testing.T) {
 		{"--hosts mac1", "", "one rank is not a group"},
 		{"--local 1", "", "one rank is not a group"},
 		{"--hosts mac1,mac2,mac1", "", "host mac1 is there twice"},
-		{"--hosts mac1,", "", "host 2 has no name"},
-		{"--hosts mac1,-oProxyCommand=x", "", `"-oProxyCommand=x" is not the name of a host`},
+		{"--hosts mac1,", "", `host 2: "" is not a name for ssh`},
+		{"--hosts mac1,-oProxyCommand=x", "", `host 2: "-oProxyCommand=x" is not a name`},
 		{"--hosts mac1,mac2 --local 2", "", "give one of --hosts, --hostfile and --local"},
 		{"--hosts mac1,mac2 --hostfile {FILE}", "[]", "give one of"},
 		{"--hostfile /nowhere", "", "host file /nowhere: no such file or directory"},
@@ -73,7 +75,7 @@ func TestGroupErrors(t *testing.T) {
 
 // TestEnvironment compares what ranks get with what mlx.launch passes, for its own host files.
 func TestEnvironment(t *testing.T) {
-	const file = `{"backend": "jaccl", "envs": ["MLX_METAL_FAST_SYNCH=1"], "hosts": [
+	const file = `{"backend": "jaccl-ring", "envs": ["MLX_METAL_FAST_SYNCH=1"], "hosts": [
 		{"ssh": "mac1", "ips": ["10.0.0.1", "10.1.0.1"], "rdma": [null, "en2", ["en3", "en4"]], "more": true},
 		{"ssh": "mac2", "ips": ["10.0.0.2"], "rdma": ["en2", null, "en5"]},
 		{"ssh": "mac3", "ips": ["10.0.0.3"], "rdma": ["en3", "en5", null]}]}`
@@ -83,15 +85,15 @@ func TestEnvironment(t *testing.T) {
 		hosts []int
 		want  []string // of the last rank; files have a colon
 	}{
-		{"--hostfile {FILE} --backend ring", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
+		{"--hostfile {FILE} --backend ring", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
 			`MLX_HOSTFILE:[["10.0.0.1:40","10.1.0.1:41"],["10.0.0.2:42"],["10.0.0.3:43"]]`}},
-		{"--hostfile {FILE} --backend ring", []int{1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=1",
+		{"--hostfile {FILE} --backend ring", []int{1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=1",
 			`MLX_HOSTFILE:[["10.0.0.2:42"],["10.0.0.3:43"]]`}},
-		{"--hostfile {FILE} --env A=b=c", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "A=b=c", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
+		{"--hostfile {FILE} --env A=b=c", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "A=b=c", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
 			"MLX_JACCL_COORDINATOR=10.0.0.1:40", `MLX_IBV_DEVICES:[[null,"en2",["en3","en4"]],["en2",null,"en5"],["en3","en5",null]]`}},
-		{"--hostfile {FILE} --backend jaccl-ring", []int{0, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=1",
-			"MLX_JACCL_COORDINATOR=10.0.0.1:40", "MLX_JACCL_RING=1", `MLX_IBV_DEVICES:[[null,["en3","en4"]],["en3",null]]`}},
-		{"--hostfile {FILE} --backend nccl", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
+		{"--hostfile {FILE} --backend jaccl", []int{0, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1",
+			"MLX_RANK=1", "MLX_JACCL_COORDINATOR=10.0.0.1:40", `MLX_IBV_DEVICES:[[null,["en3","en4"]],["en3",null]]`}},
+		{"--hostfile {FILE} --backend nccl", []int{0, 1, 2}, []string{"MLX_METAL_FAST_SYNCH=1", "MLX_JACCL_RING=1", "GOMFLUX_LAUNCHED=1", "MLX_RANK=2",
 			"MLX_WORLD_SIZE=3", "NCCL_HOST_IP=10.0.0.1", "NCCL_PORT=40"}},
 		{"--local 3 --backend nccl", []int{0, 2}, []string{"GOMFLUX_LAUNCHED=1", "MLX_RANK=1", "MLX_WORLD_SIZE=2", "NCCL_HOST_IP=127.0.0.1",
 			"NCCL_PORT=40", "CUDA_VISIBLE_DEVICES=6"}},
@@ -103,16 +105,13 @@ func TestEnvironment(t *testing.T) {
 			t.Fatal(err)
 		}
 		port := 40
-		for i := range g.hosts {
-			for _, ip := range g.hosts[i].IPs {
-				g.hosts[i].addresses = append(g.hosts[i].addresses, fmt.Sprint(ip, ":", port))
+		for i := range g.Hosts {
+			for _, ip := range g.Hosts[i].IPs {
+				g.Hosts[i].addresses = append(g.Hosts[i].addresses, fmt.Sprint(ip, ":", port))
 				port++
 			}
 		}
-		env, files, err := g.environment(test.hosts, len(test.hosts)-1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		env, files := g.environment(test.hosts, len(test.hosts)-1)
 		for name, text := range files {
 			env = append(env, name+":"+text)
 		}
@@ -122,45 +121,26 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-func TestFilter(t *testing.T) {
+func TestRead(t *testing.T) {
 	for _, test := range []struct {
-		prefix         string
-		parts          []string
-		want, reason   string
-		beats, allDone int
+		prefix, text, want, held string
+		done                     int
 	}{
-		{"", []string{"a wo", "rd\n"}, "a word\n", "a word", 0, 0},
-		{"", []string{"a wo\x1e{\"done\":[1,2]}\nrd\n\x1e{}\n"}, "a word\n", "a word", 2, 2},
-		{"", []string{"gom", "flux: warning: x\n", "gomflux: no prompt\n"}, "gomflux: warning: x\n", "no prompt", 0, 0},
-		{"", []string{"gomflux: first\nsecond\n"}, "gomflux: first\nsecond\n", "second", 0, 0},
-		{"m: ", []string{"a wo", "rd\x1e{\"do", "ne\":[7]}", "\nand", "\n"}, "m: a wordand\n", "a wordand", 1, 1},
-		{"m: ", []string{"10%\r20%\r\n"}, "m: 20%\n", "10%\r20%", 0, 0},
-		{"m: ", []string{"\x1b[31mred\n"}, "m: \\x1b[31mred\n", "\x1b[31mred", 0, 0},
-		{"m: ", []string{"gomflux: warning: x\ngomflux: bad\n"}, "m: gomflux: warning: x\n", "bad", 0, 0},
-		{"m: ", []string{"no line end"}, "m: no line end\n", "no line end", 0, 0},
-		{"m: ", []string{"\x1enot JSON\nx\n"}, "m: x\n", "x", 0, 0},
+		{"", "a wo\x1e{\"done\":[1,2]}\nrd\n\x1e{}\n", "a word\n", "", 2},
+		{"", "gomflux: warning: x\ngomflux: no prompt\n", "gomflux: warning: x\n", "gomflux: no prompt\n", 0},
+		{"", "gomflux: first\nsecond\n", "gomflux: first\nsecond\n", "", 0},
+		{"", "10%\r20%", "10%\r20%", "", 0},
+		{"m: ", "a word\x1e{\"done\":[7]}\nand\n", "m: a wordand\n", "", 1},
+		{"m: ", "\x1b[31mred\r\n", "m: \\x1b[31mred\n", "", 0},
+		{"m: ", "gomflux: warning: x\ngomflux: bad\n", "m: gomflux: warning: x\n", "gomflux: bad\n", 0},
+		{"m: ", "no line end", "m: no line end\n", "", 0},
+		{"m: ", "\x1enot JSON\n\x1e{\"done\":[3]}\n\x1e{\"done\":[4]}\nx\n", "m: x\n", "", 2},
 	} {
-		for _, single := range []bool{false, true} { // byte by byte
-			var out strings.Builder
-			beats, done := 0, 0
-			f := filter{screen: &screen{stderr: &out}, prefix: test.prefix, beat: func(b rank.Beat) {
-				beats++
-				done += len(b.Done)
-			}}
-			text := strings.Join(test.parts, "")
-			parts := test.parts
-			if single {
-				parts = strings.Split(text, "")
-			}
-			for _, part := range parts {
-				if n, err := f.Write([]byte(part)); n != len(part) || err != nil {
-					t.Errorf("%q: wrote %d, %v", part, n, err)
-				}
-			}
-			reason := f.reason()
-			if reason != test.reason || out.String() != test.want || beats != test.beats || done != test.allDone {
-				t.Errorf("%q: wrote %q, reason %q, %d beats with %d done", text, out.String(), reason, beats, done)
-			}
+		var out strings.Builder
+		p := process{prefix: test.prefix, screen: &screen{stderr: &out}}
+		p.read(iotest.OneByteReader(strings.NewReader(test.text)))
+		if out.String() != test.want || p.held != test.held || len(p.beat.Done) != test.done {
+			t.Errorf("%q: printed %q, kept %q, %d done", test.text, out.String(), p.held, len(p.beat.Done))
 		}
 	}
 }
@@ -177,7 +157,7 @@ func ranks(t *testing.T, flags string, input string, script ...string) (stdout, 
 		t.Fatal(err)
 	}
 	g.program = program
-	if err := g.check(t.Context()); err != nil {
+	if err := g.prepare(t.Context()); err != nil {
 		return "", "", err
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -270,14 +250,14 @@ func TestCheck(t *testing.T) {
 	}{
 		{"mac1,mac2", "", 0},
 		{"mac1,mac2-noise", "", 2},
-		{"mac1,nowhere", "nowhere: ssh: Could not resolve hostname nowhere: Name or service not known", 2},
-		{"mac1,mac2-none", "mac2-none: there is no ", 2},
-		{"mac1,mac2-old", "mac2-old: gomflux there is older than ", 2},
+		{"mac1,nowhere", "nowhere: ssh: Could not resolve hostname nowhere: Name or service not known (ssh must reach it ", 2},
+		{"mac1,mac2-none", "mac2-none: exit status 127 (ssh must reach it without a password, and run gomflux ", 2},
+		{"mac1,mac2-old", "mac2-old: unknown flag: --json ", 2},
 		{"mac1,mac2-other", "mac2-other: gomflux is v0.0.1 there and ", 2},
 		{"mac1,mac2-mlx", "mac2-mlx: MLX is 1.2.4 there and 1.2.3 on mac1 (install the same version)", 2},
 		{"mac1,mac2-broken", "mac2-broken: mlx: library libmlxc not found", 4},
 		{"mac1,mac2-busy", "mac2-busy: cannot listen on 127.0.0.1:50000: address already in use (--starting-port ", 2},
-		{"mac1,mac2 --backend nccl", "mac1: MLX there has no backend nccl (it is in MLX's build for CUDA)", 4},
+		{"mac1,mac2 --backend nccl", "mac1: MLX there has no nccl (", 4},
 	} {
 		_, _, err := ranks(t, "--hosts "+test.hosts, "", "*:exit 0")
 		if cli.ExitCode(err) != test.code || err != nil && !strings.HasPrefix(err.Error(), test.want) {
@@ -304,11 +284,11 @@ func TestAddresses(t *testing.T) {
 		if want != "" {
 			g.program = program
 		}
-		err = g.check(t.Context())
+		err = g.prepare(t.Context())
 		got := ""
 		if err == nil {
 			var all [][]string
-			for _, h := range g.hosts {
+			for _, h := range g.Hosts {
 				all = append(all, h.addresses)
 			}
 			got = fmt.Sprint(all)
@@ -389,7 +369,7 @@ func TestInterrupt(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.program = program
-		if err := g.check(t.Context()); err != nil {
+		if err := g.prepare(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -407,17 +387,42 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// TestProgress: the last line of a terminal has what all ranks do.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	g, err := parse(t, "", "--local", "2")
+	if err == nil {
+		err = g.prepare(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout strings.Builder
+	err = g.run(t.Context(), &ui.Output{Stdout: &stdout, Stderr: tty},
+		[]string{"play", "0:progress step 3/9", "1:progress load \x1b[31mvae", "*:wait 4000", "*:out x.png", "0:wait 100"}, "")
+	tty.Close()
+	seen, _ := io.ReadAll(master) // an error is the end
+	want := "\r\x1b[Krank 0: step 3/9, rank 1: load [31mvae"
+	if err != nil || !strings.Contains(string(seen), want) || !strings.HasSuffix(string(seen), "\r\x1b[K") || stdout.String() != "x.png\n" {
+		t.Errorf("%v, %q, %q, expected %q", err, stdout.String(), seen, want)
+	}
+}
+
 func TestScreen(t *testing.T) {
 	var out strings.Builder
 	s := &screen{stdout: &out, stderr: &out, tty: true}
 	s.show("step 1")
-	s.write(s.stdout, []byte("x.png\n"))
-	s.write(s.stderr, []byte("part"))
+	s.Write([]byte("x.png\n"))
 	s.show("step 2")
-	s.write(s.stderr, []byte(" end\n"))
+	s.print(s.stderr, "a line\n")
 	s.show("")
 	const clear = "\r\x1b[K"
-	if want := "step 1" + clear + "x.png\nstep 1" + clear + "part end\nstep 2" + clear; out.String() != want {
+	if want := clear + "step 1" + clear + "x.png\nstep 1" + clear + "step 2" + clear + "a line\nstep 2" + clear; out.String() != want {
 		t.Errorf("%q, expected %q", out.String(), want)
 	}
 }

@@ -1,11 +1,12 @@
 package launch
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -21,8 +22,6 @@ type order struct {
 	Env    []string          `json:"env"`
 	Files  map[string]string `json:"files"` // contents of files that variables name
 	Folder string            `json:"folder"`
-
-	rank int
 }
 
 // newRankCommand is the command that the launcher runs on every host. It becomes the command of the order.
@@ -33,9 +32,13 @@ func newRankCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cli.NoArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			signal.Reset() // or the process that follows would not know of a signal
 			o, err := readOrder(os.Stdin)
-			if err != nil {
-				return cli.Coded(cli.ExitUsage, fmt.Errorf("order of the launcher: %w", err))
+			switch {
+			case cmd.Context().Err() != nil:
+				return context.Cause(cmd.Context())
+			case err != nil:
+				return cli.UsageErrorf("order of the launcher: %w", err)
 			}
 			return o.obey(cmd.ErrOrStderr())
 		},
@@ -44,13 +47,13 @@ func newRankCommand() *cobra.Command {
 
 // readOrder reads a line, and nothing after it, which the command reads.
 func readOrder(r io.Reader) (o order, err error) {
-	var line strings.Builder
-	for b := []byte{0}; b[0] != '\n'; line.Write(b) {
+	var line []byte
+	for b := []byte{0}; b[0] != '\n'; line = append(line, b[0]) {
 		if _, err := io.ReadFull(r, b); err != nil {
 			return o, err
 		}
 	}
-	return o, json.Unmarshal([]byte(line.String()), &o)
+	return o, json.Unmarshal(line, &o)
 }
 
 // obey replaces this process by that of the command.
@@ -70,26 +73,24 @@ func (o *order) obey(stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Exec(program, append([]string{os.Args[0]}, o.Args...), append(os.Environ(), o.Env...))
+	return syscall.Exec(program, append(os.Args[:1], o.Args...), append(os.Environ(), o.Env...))
 }
 
-// openFile returns the name of an open file without a name in a folder, so that nothing is left of it,
-// however the process ends.
+// openFile returns the name of an open file that is in no folder, so that nothing is left of it, however
+// the process ends. On a Mac its readers share its offset, so it can be read once, as MLX does.
 func openFile(text string) (string, error) {
 	f, err := os.CreateTemp("", "gomflux-")
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil {
-		return "", err
-	}
+	os.Remove(f.Name())
 	if _, err := f.WriteString(text); err != nil {
 		return "", err
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil { // on a Mac a file opened by /dev/fd shares its offset
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
-	fd, err := unix.Dup(int(f.Fd())) // without close-on-exec
+	fd, err := unix.Dup(int(f.Fd())) // which stays open
 	return fmt.Sprintf("/dev/fd/%d", fd), err
 }

@@ -1,97 +1,168 @@
 package launch
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 )
+
+// A screen is where all ranks write. Its status is a last line on a terminal, which changes.
+type screen struct {
+	sync.Mutex
+	stdout, stderr io.Writer
+	tty            bool
+	status         string
+}
+
+// print writes a text above the status.
+func (s *screen) print(to io.Writer, text string) {
+	s.Lock()
+	defer s.Unlock()
+	if s.status != "" {
+		io.WriteString(s.stderr, "\r\x1b[K")
+	}
+	io.WriteString(to, text)
+	io.WriteString(s.stderr, s.status)
+}
+
+// show replaces the status.
+func (s *screen) show(status string) {
+	s.Lock()
+	defer s.Unlock()
+	if s.tty && status != s.status {
+		s.status = string([]rune(status)[:min(len([]rune(status)), 79)]) // it must not become two lines
+		io.WriteString(s.stderr, "\r\x1b[K"+s.status)
+	}
+}
+
+// Write writes standard output of rank 0.
+func (s *screen) Write(text []byte) (int, error) {
+	s.print(s.stdout, string(text))
+	return len(text), nil
+}
 
 // A process is a rank that was started: gomflux itself, or the ssh that runs it elsewhere.
 type process struct {
-	host   int // index of the group's hosts
-	name   string
-	remote bool
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser // the life line: the rank ends when it is closed
-	filter filter
-	silent rank.Silent
-	stop   chan struct{} // closed when the process has ended
+	host         int // index of the group's hosts
+	name, prefix string
+	remote       bool
+	cmd          *exec.Cmd
+	stdin        io.WriteCloser // the life line: the rank ends when it is closed
+	silent       rank.Silent
+	ended        chan struct{}
+	screen       *screen
+
+	held, last string // a line with an error that is not printed yet, and the last one
 
 	mu   sync.Mutex
 	beat rank.Beat // what it has reported; Done has all images
 }
 
-// maxEnd is how long a rank may take to end by itself.
-const maxEnd = 5 * time.Second
-
-// start starts a rank with its order.
-func (g *group) start(host int, o order, input string, s *screen) (*process, error) {
-	p := &process{host: host, name: g.name(host), remote: !g.hosts[host].here(), stop: make(chan struct{})}
+// start starts a rank. It is sent to ended when it has ended, and all it said is read.
+func (g *group) start(host, number int, o order, input string, s *screen, ended chan<- *process) (*process, error) {
+	p := &process{host: host, name: g.name(host), remote: !g.Hosts[host].here(), ended: make(chan struct{}), screen: s}
+	if number > 0 {
+		p.prefix = p.name + ": "
+	}
 	if !g.local {
-		p.name += fmt.Sprintf(" (rank %d)", o.rank)
+		p.name += fmt.Sprintf(" (rank %d)", number)
 	}
 	var err error
-	if p.cmd, err = g.command(&g.hosts[host], "launch", "rank"); err != nil {
+	if p.cmd, err = g.command(host, "launch", "rank"); err != nil {
 		return nil, err
 	}
-	p.filter = filter{screen: s, beat: p.heard}
-	if o.rank > 0 {
-		p.filter.prefix = g.name(host) + ": "
-	} else {
-		p.cmd.Stdout = output{s}
+	if number == 0 {
+		p.cmd.Stdout = s
 	}
-	p.cmd.Stderr, p.cmd.WaitDelay = alive{p}, 2*time.Second
+	said, stderr := io.Pipe()
+	p.cmd.Stderr, p.cmd.WaitDelay = stderr, 2*time.Second
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the launcher, which ends all
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	first, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	second, err := json.Marshal(input)
-	if err != nil {
-		return nil, err
-	}
+	first, _ := json.Marshal(o) // only texts
+	second, _ := json.Marshal(input)
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
-	go func() { // it may not read, if it is stopped
+	go func() { // it does not read if it is stopped
 		for text := fmt.Sprintf("%s\n%s\n", first, second); ; text = "\n" {
 			if _, err := io.WriteString(p.stdin, text); err != nil {
 				return
 			}
-			select {
-			case <-p.stop:
-				return
-			case <-time.After(rank.Interval):
-			}
+			time.Sleep(rank.Interval)
 		}
+	}()
+	read := make(chan struct{})
+	go func() {
+		p.read(said)
+		close(read)
+	}()
+	go func() {
+		p.cmd.Wait() // failure reads its state
+		stderr.Close()
+		<-read
+		close(p.ended)
+		ended <- p
 	}()
 	return p, nil
 }
 
-// alive takes all that a rank writes to standard error as a sign of life.
-type alive struct{ *process }
-
-func (a alive) Write(text []byte) (int, error) {
-	a.silent.Heard()
-	return a.filter.Write(text)
+// read reads what the rank writes to standard error. It takes beats out, and keeps the line with which
+// gomflux reports an error, since it is known only later whether it is the reason or a consequence.
+func (p *process) read(r io.Reader) {
+	lines, text := bufio.NewReader(r), ""
+	for {
+		line, err := lines.ReadString('\n')
+		p.silent.Heard()
+		before, beat, marked := strings.Cut(line, rank.Marker)
+		text += before // a beat can come within a line
+		switch {
+		case marked:
+			p.heard(beat)
+		case text != "":
+			p.release()
+			p.held, p.last, text = text, strings.TrimSpace(text), ""
+			if !strings.HasPrefix(p.last, "gomflux: ") || strings.HasPrefix(p.last, "gomflux: warning: ") {
+				p.release()
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
 }
 
-// heard is called for every beat.
-func (p *process) heard(b rank.Beat) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b.Done = append(p.beat.Done, b.Done...)
-	p.beat = b
+// release prints the line that was kept.
+func (p *process) release() {
+	text := p.held
+	if p.held = ""; text == "" {
+		return
+	}
+	if p.prefix != "" {
+		text = p.prefix + ui.Escape(strings.TrimRight(text, "\r\n")) + "\n"
+	}
+	p.screen.print(p.screen.stderr, text)
+}
+
+func (p *process) heard(beat string) {
+	var b rank.Beat
+	if json.Unmarshal([]byte(beat), &b) == nil {
+		p.mu.Lock()
+		b.Done = append(p.beat.Done, b.Done...)
+		p.beat = b
+		p.mu.Unlock()
+	}
 }
 
 func (p *process) reported() rank.Beat {
@@ -100,44 +171,31 @@ func (p *process) reported() rank.Beat {
 	return p.beat
 }
 
-// wait waits for the end, and reports it.
-func (p *process) wait(ended chan<- *process) {
-	p.cmd.Wait() // failure reads its state
-	close(p.stop)
-	ended <- p
-}
-
-// running reports whether the process has not ended.
 func (p *process) running() bool {
 	select {
-	case <-p.stop:
+	case <-p.ended:
 		return false
 	default:
 		return true
 	}
 }
 
-// kill ends the process and those that it started. A rank elsewhere that hangs ends when it wakes and
-// finds its standard input closed.
-func (p *process) kill() { syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
-
-// failure describes how the process has ended, code is the exit code for the launcher, and lost is true if
-// it cannot be started again. It returns "" if it has ended well.
+// failure describes how the process has failed, with the exit code for the launcher. lost is true if it
+// cannot be started again.
 func (p *process) failure() (reason string, code int, lost bool) {
-	state, said := p.cmd.ProcessState, p.filter.reason()
-	if state.Success() {
-		p.filter.release()
-		return "", 0, false
+	if p.running() {
+		return fmt.Sprintf("was silent for %v (stopped, asleep or unplugged)", rank.Silence), cli.ExitFailure, true
 	}
-	status, _ := state.Sys().(syscall.WaitStatus)
-	switch code := state.ExitCode(); {
+	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	said := strings.TrimPrefix(p.last, "gomflux: ")
+	switch code := status.ExitStatus(); {
 	case status.Signaled():
 		return fmt.Sprintf("was killed (signal %d, %v)", status.Signal(), status.Signal()), cli.ExitFailure, true
 	case p.remote && code == 255:
 		return "the connection was lost: " + said, cli.ExitFailure, true
-	case code > 128 && code != cli.ExitInterrupted: // a shell's way to report a signal
+	case p.remote && code > 128 && code != cli.ExitInterrupted: // as shells report signals
 		return fmt.Sprintf("was killed (signal %d, %v)", code-128, syscall.Signal(code-128)), cli.ExitFailure, true
-	case said == "":
+	case p.held == "":
 		return fmt.Sprintf("has ended with exit code %d", code), code, false
 	default:
 		return said, code, false

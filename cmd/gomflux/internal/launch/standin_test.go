@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 	case len(os.Args) > 2 && os.Args[1] == "launch":
 		cmd := newRankCommand()
 		cmd.SetArgs([]string{})
-		fmt.Fprintln(os.Stderr, "gomflux:", cmd.Execute())
+		fmt.Fprintln(os.Stderr, "gomflux:", cmd.ExecuteContext(context.Background()))
 		os.Exit(1)
 	case len(os.Args) > 1 && os.Args[1] == "version":
 		os.Exit(version(strings.TrimPrefix(os.Args[3], "--listen=")))
@@ -152,6 +153,8 @@ func play(args []string) int {
 			if !rank.Before()[n] {
 				rank.Done(n)
 			}
+		case "progress":
+			rank.Progress(value)
 		case "signal":
 			syscall.Kill(os.Getpid(), syscall.Signal(n))
 		case "exit":

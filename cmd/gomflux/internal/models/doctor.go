@@ -38,8 +38,6 @@ With --warm doctor also generates a small image with the built-in model. MLX
 compiles some of its kernels for a GPU when they are first used, and stores them
 on disk, so the first image of another model does not wait for them.
 
-` + launch.HostsHelp + `
-
 JSON
 With --json doctor prints one object:
 
@@ -66,7 +64,8 @@ With --json doctor prints one object:
   warm_seconds            how long --warm took
   advice                  what to do, an array of texts
 
-` + launch.HostsJSON + `
+HOSTS
+` + launch.HostsHelp + `
 ` + cli.ExitStatus
 
 func NewDoctorCommand() *cobra.Command {
@@ -85,16 +84,12 @@ func NewDoctorCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := o.Out(cmd)
 			switch {
+			case !hosts.Given() && model != "":
+				return cli.UsageErrorf("--model has no effect without --hosts (gomflux show describes a model)")
 			case hosts.Given() && warmUp:
 				return cli.UsageErrorf("give either --hosts or --warm")
 			case hosts.Given():
-				r, err := hosts.Diagnose(cmd.Context(), out, model)
-				if r == nil {
-					return err
-				}
-				return cmp.Or(out.Result(r), err)
-			case model != "":
-				return cli.UsageErrorf("--model has no effect without --hosts (gomflux show describes a model)")
+				return hosts.Diagnose(cmd.Context(), out, model)
 			}
 			mlx.OnKernelFailure = nil // the diagnosis has it
 			d, err := diagnose(cmd.Context(), cmd.ErrOrStderr())

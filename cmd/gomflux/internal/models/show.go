@@ -25,8 +25,8 @@ const showHelp = `Show prints the files, class, revision, licence and memory nee
 this machine. MODEL is what --model takes; @REVISION selects one of several
 revisions in the Hugging Face cache. A single file is shown with the components
 that it takes from its base model. Only configs and headers of files are
-checked; gomflux pull --verify compares files with their hashes. --hash reads all
-files and adds their SHA-256 hashes to the JSON object.
+checked; gomflux pull --verify compares files with their hashes. --hash reads
+all files and adds their SHA-256 hashes to the JSON object.
 
 Memory is the estimated peak of generating an image of the model's default size,
 on the device and in the dtype that gomflux generate chooses by default: with
@@ -69,10 +69,13 @@ func NewShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if hash {
-				if err := m.hash(cmd.Context(), source); err != nil {
-					return err
+			for i := range m.Files {
+				if f := &m.Files[i]; hash && err == nil {
+					f.SHA256, err = hashOf(cmd.Context(), source.FS(), f.Path)
 				}
+			}
+			if err != nil {
+				return cli.Coded(cli.ExitModel, err)
 			}
 			m.Memory = estimateMemory(cmd.Context(), source)
 			return o.Out(cmd).Result(m)
@@ -155,20 +158,13 @@ func showModel(name string, s *gomflux.Source) (*ShownModel, error) {
 	return m, err
 }
 
-// hash adds the hashes of all files.
-func (m *ShownModel) hash(ctx context.Context, s *gomflux.Source) error {
-	for i := range m.Files {
-		f, err := s.FS().Open(m.Files[i].Path)
-		if err != nil {
-			return cli.Coded(cli.ExitModel, err)
-		}
-		m.Files[i].SHA256, err = filehash.Sum(ctx, f)
-		f.Close()
-		if err != nil {
-			return cli.Coded(cli.ExitModel, fmt.Errorf("%s: %w", m.Files[i].Path, err))
-		}
+func hashOf(ctx context.Context, files fs.FS, path string) (string, error) {
+	f, err := files.Open(path)
+	if err != nil {
+		return "", err
 	}
-	return nil
+	defer f.Close()
+	return filehash.Sum(ctx, f)
 }
 
 // Text implements ui.Result.

@@ -21,17 +21,13 @@ import (
 	"time"
 )
 
-// Environment variables of ranks.
 const (
-	// Env is 1 in a process that gomflux launch started.
+	// Env is the variable that is 1 in a process that gomflux launch started.
 	Env = "GOMFLUX_LAUNCHED"
-	// EnvDone has the indices of the images that an earlier start of the same run has written, with
-	// commas between them.
+	// EnvDone is the variable with the indices of images that an earlier start of the run has written.
 	EnvDone = "GOMFLUX_DONE"
-)
 
-const (
-	Marker   = 0x1e // begins a beat
+	Marker   = "\x1e" // begins a beat
 	Interval = 2 * time.Second
 )
 
@@ -59,45 +55,38 @@ func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
 	}
 	os.Unsetenv(Env)               // a process that this one starts has no launcher
 	signal.Ignore(syscall.SIGPIPE) // of standard error, if the launcher is gone: end comes instead
-	line.Lock()
 	line.to = stderr
-	line.Unlock()
-	go func() {
-		for ; ; time.Sleep(Interval) {
-			beat()
-		}
-	}()
 	input, write := io.Pipe()
-	go listen(stdin, write, end)
-	return input
-}
-
-// listen reads what the launcher writes, and passes the first line on.
-func listen(stdin io.Reader, input *io.PipeWriter, end func()) {
 	var silent Silent
 	go func() {
-		for !silent.Tick() {
-			time.Sleep(time.Second)
+		for ; ; time.Sleep(Interval) {
+			report(func(*Beat) {}, true)
+		}
+	}()
+	go func() {
+		for ; !silent.Tick(); time.Sleep(time.Second) {
 		}
 		end()
 	}()
-	lines := bufio.NewReader(stdin)
-	first, err := lines.ReadBytes('\n')
 	go func() {
-		var text string
-		if json.Unmarshal(first, &text) == nil {
-			io.WriteString(input, text)
+		lines := bufio.NewReader(stdin)
+		first, err := lines.ReadBytes('\n')
+		go func() { // the command may never read it
+			var text string
+			json.Unmarshal(first, &text) // half a line is no input: the launcher is gone
+			io.WriteString(write, text)
+			write.Close()
+		}()
+		for err == nil {
+			silent.Heard()
+			_, err = lines.ReadByte()
 		}
-		input.Close()
+		end()
 	}()
-	for err == nil {
-		silent.Heard()
-		_, err = lines.ReadByte()
-	}
-	end()
+	return input
 }
 
-// A Silent counts seconds of silence. Seconds in which this process was stopped itself do not count.
+// A Silent counts seconds of silence, except those in which this process was stopped itself.
 type Silent struct{ seconds atomic.Int32 }
 
 // Heard ends the silence.
@@ -106,50 +95,33 @@ func (s *Silent) Heard() { s.seconds.Store(0) }
 // Tick is called every second, and reports whether the silence lasts too long.
 func (s *Silent) Tick() bool { return time.Duration(s.seconds.Add(1))*time.Second > Silence }
 
-// beat writes a beat, in one piece.
-func beat() {
+// report changes the next beat, and writes it now, in one piece, or when it is time.
+func report(change func(*Beat), now bool) {
 	line.Lock()
 	defer line.Unlock()
-	text, err := json.Marshal(line.next)
-	if err != nil {
-		panic(err) // it has only numbers and texts
+	if line.to == nil {
+		return
 	}
-	line.to.Write(append(append([]byte{Marker}, text...), '\n'))
-	line.next.Done = nil
-}
-
-// Launched reports whether a launcher started this process.
-func Launched() bool {
-	line.Lock()
-	defer line.Unlock()
-	return line.to != nil
+	if change(&line.next); now {
+		text, _ := json.Marshal(line.next) // only numbers and texts
+		io.WriteString(line.to, Marker+string(text)+"\n")
+		line.next.Done = nil
+	}
 }
 
 // Done reports that this rank has written the image of an index. Without a launcher it does nothing.
-func Done(index int) { report(true, func(b *Beat) { b.Done = append(b.Done, index) }) }
+func Done(index int) { report(func(b *Beat) { b.Done = append(b.Done, index) }, true) }
 
 // Resumable reports that the work is split so that the other ranks can do the rest without one of them:
-// if one is lost, the launcher starts the others again, and [Before] lists the images that are written.
-func Resumable() { report(true, func(b *Beat) { b.Resumable = true }) }
+// if one is lost, the launcher starts the others again, and [Before] returns the images that are written.
+func Resumable() { report(func(b *Beat) { b.Resumable = true }, true) }
 
-// Progress reports what this rank does, with the next beat.
-func Progress(text string) { report(false, func(b *Beat) { b.Progress = text }) }
-
-func report(now bool, change func(*Beat)) {
-	if !Launched() {
-		return
-	}
-	line.Lock()
-	change(&line.next)
-	line.Unlock()
-	if now {
-		beat()
-	}
-}
+// Progress reports what this rank does, for people.
+func Progress(text string) { report(func(b *Beat) { b.Progress = text }, false) }
 
 // Before returns the indices of the images that earlier starts of this run have written.
-func Before() (done map[int]bool) {
-	done = map[int]bool{}
+func Before() map[int]bool {
+	done := map[int]bool{}
 	for word := range strings.SplitSeq(os.Getenv(EnvDone), ",") {
 		if i, err := strconv.Atoi(word); err == nil {
 			done[i] = true
