@@ -161,6 +161,17 @@ func (g *Group) AllSum(x *Array) *Array {
 	return wrap(r)
 }
 
+// After returns the array, which is computed after another array. The members of a group compute their
+// collectives in the same order only if each depends on the one before.
+func (a *Array) After(other *Array) *Array {
+	inputs, others, r := newVector([]*Array{a}), newVector([]*Array{other}), mlxc.VectorArrayNew()
+	defer mlxc.VectorArrayFree(inputs)
+	defer mlxc.VectorArrayFree(others)
+	defer func() { mlxc.VectorArrayFree(r) }()
+	check(mlxc.Depends(&r, inputs, others))
+	return unpack(r)[0]
+}
+
 // exchange sends x to the other of a pair, and returns what that one sends. A message waits for its
 // receiver, so the first sends first and the second receives first. A received array has no inputs, so
 // only the order in which they are queued keeps them apart.

@@ -84,8 +84,8 @@ func (p *Pipeline) checkPasses(r *Request, n int) error {
 // checkSequence returns an error if n processes cannot share the transformer's sequence.
 func (p *Pipeline) checkSequence(r *Request, n int) error {
 	if tokens := p.tokens(r.Height, r.Width); tokens < n {
-		return errs.Requestf("split sequence: an image of %dx%d has %d tokens for %d processes (generate %d images or more: --split pictures)",
-			r.Width, r.Height, tokens, n, n)
+		return errs.Requestf("split sequence: an image of %dx%d has %d tokens for %d processes (generate %d images or more: "+
+			"--split pictures)", r.Width, r.Height, tokens, n, n)
 	}
 	return nil
 }

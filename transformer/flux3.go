@@ -254,13 +254,20 @@ func (p *flux3Pass) Blocks(h Hidden, first, end int) Hidden {
 	mode, single := cut(p.TxtModeBlocks, p.SingleBlocks, first, end)
 	for i, b := range mlx.Layers(mode, &c, &x) {
 		c = b.Forward(c, p.early.text, p.text)
+		if !p.shares.Alone() {
+			x = x.After(c)
+		}
 		image, n := x, p.shares.Count(1)
 		if p.references != nil {
 			image = x.Slice(1, 0, n)
 		}
 		next := p.ModeBlocks.Image[first+i].Forward(image, p.early.image, p.image)
 		if p.references != nil {
-			next = mlx.Concat(1, next, p.ModeBlocks.Cond[first+i].Forward(x.Slice(1, n, x.Dim(1)), p.early.cond, p.cond))
+			references := x.Slice(1, n, x.Dim(1))
+			if !p.shares.Alone() {
+				references = references.After(next)
+			}
+			next = mlx.Concat(1, next, p.ModeBlocks.Cond[first+i].Forward(references, p.early.cond, p.cond))
 		}
 		x = next
 	}

@@ -84,8 +84,8 @@ func (b *blockCausal) state(streams ...**mlx.Array) []**mlx.Array {
 }
 
 // attend returns the attention [B, H, L, D] of a layer with rotated q, k and v [B, H, L, D]. A hook sees
-// those of the first segment, of which a process that has a share of the tokens may have none: then every
-// process computes attention for all queries.
+// those of the first segment. Some members of a group have no tokens of it, so while it looks every member
+// computes attention for all queries.
 func (b *blockCausal) attend(m *nn.Module, layer int, q, k, v *mlx.Array) *mlx.Array {
 	k, v = b.options.Shares.KV(k, v, true)
 	if b.read {

@@ -56,7 +56,8 @@ func TestSplitGoldens(t *testing.T) {
 // A splitCase is a small model with random weights, and its velocity for a step.
 type splitCase struct {
 	model   any
-	forward func() *mlx.Array
+	forward func(latents *mlx.Array) *mlx.Array
+	latents []int // their shape
 }
 
 // splitCases are the models without goldens here. Images and texts have numbers of tokens that no number of members
@@ -73,38 +74,38 @@ func splitCases(t *testing.T) map[string]func(batch int) splitCase {
 			c.Dim, c.NHeads, c.NKVHeads, c.NLayers, c.NRefinerLayers, c.CapFeatDim = 24, 2, 2, 2, 1, 10
 			c.AxesDims = []int{4, 4, 4}
 			m := transformer.NewZImage(c)
-			return splitCase{m, func() *mlx.Array {
+			return splitCase{m, func(latents *mlx.Array) *mlx.Array {
 				s, err := m.Sequence(10, 14, 33)
 				must(err)
 				s.SplitOver(members)
-				return m.Forward(input("latents", batch, c.InChannels, 10, 14), m.Timestep(0.4), input("text", 33, c.CapFeatDim), s)
-			}}
+				return m.Forward(latents, m.Timestep(0.4), input("text", 33, c.CapFeatDim), s)
+			}, []int{batch, c.InChannels, 10, 14}}
 		},
 		"ERNIE-Image": func(batch int) splitCase {
 			c := transformer.DefaultErnieImageConfig()
 			c.HiddenSize, c.NumAttentionHeads, c.NumLayers, c.FFNHiddenSize, c.InChannels, c.OutChannels = 24, 2, 2, 36, 8, 8
 			c.TextInDim, c.RopeAxesDim = 10, []int{4, 4, 4}
 			m := transformer.NewErnieImage(c)
-			return splitCase{m, func() *mlx.Array {
+			return splitCase{m, func(latents *mlx.Array) *mlx.Array {
 				s := m.Sequence(3, 5, 7)
 				s.SplitOver(members)
-				return m.Forward(input("latents", batch, c.InChannels, 3, 5), m.Timestep(400), input("text", 1, 7, c.TextInDim), s)
-			}}
+				return m.Forward(latents, m.Timestep(400), input("text", 1, 7, c.TextInDim), s)
+			}, []int{batch, c.InChannels, 3, 5}}
 		},
 		"FLUX.3": func(batch int) splitCase {
 			c := transformer.DefaultFlux3Config()
 			c.InChannels, c.CondInChannels, c.NumLayers, c.NumSingleLayers, c.AttentionHeadDim, c.NumAttentionHeads = 8, 8, 2, 2, 16, 2
 			c.JointAttentionDim, c.AxesDimsRope = 10, []int{4, 4, 4, 4}
 			m := transformer.NewFlux3(c)
-			return splitCase{m, func() *mlx.Array {
+			return splitCase{m, func(latents *mlx.Array) *mlx.Array {
 				s, err := m.Sequence(3, 5, 7, [2]int{2, 3}, [2]int{3, 1})
 				must(err)
 				s.SplitOver(members)
 				return transformer.Run(m.Pass(transformer.Flux3Inputs{
-					Latents: input("latents", batch, c.InChannels, 3, 5), Timestep: m.Timestep(0.4),
+					Latents: latents, Timestep: m.Timestep(0.4),
 					Text: input("text", 1, 7, c.JointAttentionDim), References: input("references", 1, 9, c.InChannels),
 				}, s))
-			}}
+			}, []int{batch, c.InChannels, 3, 5}}
 		},
 	}
 }
@@ -135,7 +136,7 @@ func TestSplitRandom(t *testing.T) {
 							points.Func = nil
 						}
 						nn.Bind(c.model, "transformer", points)
-						return c.forward().Floats()
+						return c.forward(input("latents", c.latents...)).Floats()
 					}
 					for _, p := range nn.Parameters(c.model) {
 						if p.Array = parameter(p.Name, p.Stored(), "", 1); p.Ndim() == 4 {
@@ -143,7 +144,6 @@ func TestSplitRandom(t *testing.T) {
 						}
 					}
 					want := run(nil, func(name string, x []float32) { taps[name] = x })
-					check(t, "output", run(members, nil), want, 2e-6)
 					seen := 0
 					check(t, "output while observed", run(members, func(name string, x []float32) {
 						seen++
@@ -151,6 +151,12 @@ func TestSplitRandom(t *testing.T) {
 							t.Errorf("%s differs from that of one process", name)
 						}
 					}), want, 2e-6)
+					check(t, "output", run(members, nil), want, 2e-6)
+					compiled, _ := mlx.CompileUntil(mlx.Unfused, func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{c.forward(in[0])} })
+					for _, name := range []string{"others", "latents"} { // and nothing of others
+						check(t, "compiled, "+name, compiled([]*mlx.Array{input(name, c.latents...)})[0].Floats(),
+							c.forward(input(name, c.latents...)).Floats(), 2e-6)
+					}
 					if seen != len(taps) {
 						t.Errorf("%d tensors, of one process %d", seen, len(taps))
 					}
@@ -163,7 +169,8 @@ func TestSplitRandom(t *testing.T) {
 // splitFaults are mistakes in mlx/nn/shares.go: a text, and what replaces it.
 var splitFaults = map[string][2]string{
 	"the order of members": {
-		"all := s.group.AllGather(x)", "all := s.group.AllGather(x)\n\tall = mlx.Concat(0, all.Slice(0, b, size*b), all.Slice(0, 0, b))",
+		"all := s.group.AllGather(x)",
+		"all := s.group.AllGather(x)\n\tall = mlx.Concat(0, all.Slice(0, b, size*b), all.Slice(0, 0, b))",
 	},
 	"keys of the step before": {
 		"all := s.group.AllGather(x)", "all, now := before[fmt.Sprint(x.Shape())], s.group.AllGather(x)\n\tmlx.Eval(now)\n\tmlx.Keep(now)\n" +
@@ -198,8 +205,10 @@ func TestCodeFaults(t *testing.T) {
 			if err := os.WriteFile(overlay, list, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			out, err := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-run=^TestSplitRandom$", ".").CombinedOutput()
-			if err == nil || !strings.Contains(string(out), "of the largest, allowed") || !strings.Contains(string(out), "differs from that of one process") {
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-run=^TestSplitRandom$", ".")
+			out, err := cmd.CombinedOutput()
+			found := func(text string) bool { return strings.Contains(string(out), text) }
+			if err == nil || !found("of the largest, allowed") || !found("differs from that of one process") {
 				t.Errorf("not found: %v\n%s", err, out)
 			}
 		})

@@ -174,7 +174,7 @@ func (s *Shares) Observe(p hooks.Point, x *mlx.Array) (whole *mlx.Array, share f
 }
 
 // with returns the shares in those streams of which this process has n tokens, and the others as many as
-// they pass; nil if there are none.
+// they pass; nil if no streams have these.
 func (s *Shares) with(n int) *Shares {
 	given := s.group.AllGather(mlx.FromInt32([]int32{int32(n)}, 1)).Int32s()
 	for set := range 1 << len(s.streams) {
