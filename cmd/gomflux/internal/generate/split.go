@@ -81,7 +81,8 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 	}
 	for i, seeds := range all {
 		if !bytes.Equal(seeds, all[0]) {
-			return cli.UsageErrorf("the processes differ in the number of images, or in seeds: %s on rank 0, and %s on rank %d", all[0], seeds, i)
+			return cli.UsageErrorf("the processes differ in the number of images, or in seeds: %s on rank 0, and %s on rank %d",
+				all[0], seeds, i)
 		}
 	}
 	split := g.split.OrZero()
