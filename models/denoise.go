@@ -180,7 +180,7 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 	if predict.negative != nil && guided {
 		if positive != nil {
 			mlx.StopPoint(positive) // on the CPU this frees the memory of one pass before the other
-			if r.sequence != nil { // all members exchange what the passes need in the same order
+			if r.sequence != nil {  // all members exchange what the passes need in the same order
 				mlx.AsyncEval(positive)
 			}
 		}
