@@ -152,7 +152,9 @@ func TestSplitRandom(t *testing.T) {
 						}
 					}), want, 2e-6)
 					check(t, "output", run(members, nil), want, 2e-6)
-					compiled, _ := mlx.CompileUntil(mlx.Unfused, func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{c.forward(in[0])} })
+					compiled, _ := mlx.CompileUntil(mlx.Unfused, func(in []*mlx.Array) []*mlx.Array {
+						return []*mlx.Array{c.forward(in[0])}
+					})
 					for _, name := range []string{"others", "latents"} { // and nothing of others
 						check(t, "compiled, "+name, compiled([]*mlx.Array{input(name, c.latents...)})[0].Floats(),
 							c.forward(input(name, c.latents...)).Floats(), 2e-6)
@@ -173,7 +175,8 @@ var splitFaults = map[string][2]string{
 		"all := s.group.AllGather(x)\n\tall = mlx.Concat(0, all.Slice(0, b, size*b), all.Slice(0, 0, b))",
 	},
 	"keys of the step before": {
-		"all := s.group.AllGather(x)", "all, now := before[fmt.Sprint(x.Shape())], s.group.AllGather(x)\n\tmlx.Eval(now)\n\tmlx.Keep(now)\n" +
+		"all := s.group.AllGather(x)",
+		"all, now := before[fmt.Sprint(x.Shape())], s.group.AllGather(x)\n\tmlx.Eval(now)\n\tmlx.Keep(now)\n" +
 			"\tif before[fmt.Sprint(x.Shape())] = now; all == nil {\n\t\tall = now\n\t}",
 	},
 }
