@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -163,7 +162,7 @@ func ranks(t *testing.T, flags string, input string, script ...string) (stdout, 
 	if err := g.prepare(t.Context()); err != nil {
 		return "", "", err
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
 	err = g.run(ctx, &ui.Output{Stdout: &out, Stderr: &errs}, append([]string{"play"}, script...), input)
@@ -192,24 +191,19 @@ func TestRun(t *testing.T) {
 			result{stdout: odd + "\n\"input\\n\"\nODD=\"'$HOME;\\\"\"\n"}, result{stdout: odd + "\n\"input\\n\"\nODD=\"'$HOME;\\\"\"\n"}},
 		{[]string{"*:say gomflux: no prompt", "*:exit 2"}, // one line for all
 			result{code: 2, problem: "no prompt"}, result{code: 2, problem: "no prompt"}},
-		{[]string{"1:say gomflux: out of memory", "1:exit 1", "*:wait 60000"},
+		{[]string{"1:say gomflux: out of memory", "1:exit 1", "*:wait 300000"},
 			result{code: 1, problem: "rank 1: out of memory"}, result{code: 1, problem: "mac2 (rank 1): out of memory"}},
-		{[]string{"2:wait 300", "2:exit 7", "*:wait 60000"},
+		{[]string{"2:wait 300", "2:exit 7", "*:wait 300000"},
 			result{code: 7, problem: "rank 2: has ended with exit code 7"},
 			result{code: 7, problem: "mac3 (rank 2): has ended with exit code 7"}},
-		{[]string{"0:wait 300", "0:signal 9", "*:wait 60000"},
+		{[]string{"0:wait 300", "0:signal 9", "*:wait 300000"},
 			result{code: 1, problem: "rank 0: was killed (signal 9, killed)"},
 			result{code: 1, problem: "mac1 (rank 0): the connection was lost: "}},
-		{[]string{"1:wait 300", "1:signal 19", "*:wait 60000"},
-			result{code: 1, problem: "rank 1: was silent for 10s (stopped, asleep or unplugged)"},
-			result{code: 1, problem: "mac2 (rank 1): was silent for 10s (stopped, asleep or unplugged)"}},
 	} {
 		for i, want := range []result{test.local, test.remote} {
 			t.Run(wheres[i]+" "+strings.Join(test.script[:2], " "), func(t *testing.T) {
 				t.Parallel()
-				began := time.Now()
 				stdout, stderr, err := ranks(t, wheres[i]+" --env ODD='$HOME;\"", "input\n", test.script...)
-				took := time.Since(began)
 				lines := strings.SplitAfter(stderr, "\n")
 				slices.Sort(lines) // ranks write in any order
 				got := result{stdout, strings.Join(lines, ""), cli.ExitCode(err), ""}
@@ -218,9 +212,6 @@ func TestRun(t *testing.T) {
 				}
 				if got != want {
 					t.Errorf("%+v\n%+v expected", got, want)
-				}
-				if took > 40*time.Second {
-					t.Errorf("took %v", took)
 				}
 			})
 		}
@@ -234,7 +225,7 @@ func TestResume(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
 			stdout, stderr, err := ranks(t, where, "", "0:resumable", "0:done 1", "*:env GOMFLUX_DONE", "0:done 3", "*:wait 300",
-				"2:signal 9", "1:wait 2000", "1:signal 9", "0:wait 60000")
+				"2:signal 9", "1:wait 2000", "1:signal 9", "0:wait 300000")
 			// three ranks, then two, then one without a group, of which the script has nothing but for all
 			if want := "GOMFLUX_DONE=\"\"\nGOMFLUX_DONE=\"1,3\"\nGOMFLUX_DONE=\"1,3\"\n"; err != nil || stdout != want {
 				t.Errorf("%q, %v, expected %q", stdout, err, want)
@@ -315,23 +306,25 @@ func TestFaults(t *testing.T) {
 			after := time.Duration(random.Int64N(int64(700 * time.Millisecond)))
 			signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGTERM, syscall.SIGSEGV}[i/2%4]
 			mark := fmt.Sprintf("mark of %s %d", t.Name(), os.Getpid())
-			var wg sync.WaitGroup
-			wg.Go(func() {
+			signalled := make(chan time.Time, 1)
+			go func() {
 				var found []int
-				for begin := time.Now(); len(found) < 3 && time.Since(begin) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
+				for begin := time.Now(); len(found) < 3 && time.Since(begin) < time.Minute; time.Sleep(100 * time.Millisecond) {
 					found = processes(t, mark)
 				}
 				time.Sleep(after)
+				signalled <- time.Now()
 				if victim < len(found) {
 					syscall.Kill(found[victim], signal)
 				}
-			})
-			began := time.Now()
-			_, _, err := ranks(t, where, "", "*:wait 60000", "*:out "+mark)
-			if took := time.Since(began); err == nil || took > 40*time.Second {
+			}()
+			_, _, err := ranks(t, where, "", "*:wait 300000", "*:out "+mark)
+			if took := time.Since(<-signalled); err == nil || took > 30*time.Second {
 				t.Errorf("%v to a rank of %s: %v after %v", signal, where, err, took)
 			}
-			wg.Wait()
+			if signal == syscall.SIGSTOP && !strings.Contains(fmt.Sprint(err), "was silent for 10s (stopped, asleep or unplugged)") {
+				t.Errorf("stopped: %v", err)
+			}
 			// a rank on another machine that is stopped ends when it goes on
 			if left := processes(t, mark); signal == syscall.SIGSTOP && i%2 == 1 {
 				for _, pid := range left {
@@ -339,7 +332,7 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			for begin := time.Now(); len(processes(t, mark)) > 0; time.Sleep(100 * time.Millisecond) {
-				if time.Since(begin) > 5*time.Second {
+				if time.Since(begin) > 20*time.Second {
 					t.Fatalf("left: %v", processes(t, mark))
 				}
 			}
@@ -379,12 +372,12 @@ func TestInterrupt(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(300*time.Millisecond, func() { cancel(cli.ErrInterrupted) })
 		mark := fmt.Sprintf("mark of %s %d", t.Name(), os.Getpid())
-		err = g.run(ctx, &ui.Output{Stdout: io.Discard, Stderr: io.Discard}, []string{"play", "*:wait 60000", "*:out " + mark}, "")
+		err = g.run(ctx, &ui.Output{Stdout: io.Discard, Stderr: io.Discard}, []string{"play", "*:wait 300000", "*:out " + mark}, "")
 		if cli.ExitCode(err) != cli.ExitInterrupted {
 			t.Errorf("%s: %v", where, err)
 		}
 		for begin := time.Now(); len(processes(t, mark)) > 0; time.Sleep(100 * time.Millisecond) {
-			if time.Since(begin) > 5*time.Second {
+			if time.Since(begin) > 20*time.Second {
 				t.Fatalf("%s: left: %v", where, processes(t, mark))
 			}
 		}

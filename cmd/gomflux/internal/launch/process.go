@@ -90,6 +90,7 @@ func (g *group) start(host, number int, o order, input string, s *screen, ended 
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
+	p.silent.Begin(maxStart)
 	first, _ := json.Marshal(o) // only texts
 	second, _ := json.Marshal(input)
 	if err := p.cmd.Start(); err != nil {

@@ -20,6 +20,8 @@ const (
 	// consequences is how long the launcher waits, after a rank has failed, for others that end because
 	// of it, or for the same reason.
 	consequences = time.Second
+	// maxStart is how long a rank may be silent at first, in addition to rank.Silence.
+	maxStart = 40 * time.Second
 	// maxEnd is how long a rank may take to end by itself.
 	maxEnd = 5 * time.Second
 )

@@ -89,6 +89,9 @@ func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
 // A Silent counts seconds of silence, except those in which this process was stopped itself.
 type Silent struct{ seconds atomic.Int32 }
 
+// Begin begins the silence with more time for a start.
+func (s *Silent) Begin(more time.Duration) { s.seconds.Store(-int32(more / time.Second)) }
+
 // Heard ends the silence.
 func (s *Silent) Heard() { s.seconds.Store(0) }
 
