@@ -212,6 +212,11 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		return nil, err
 	}
 	if seeds == nil {
+		if o.Seed == nil && o.Split != SplitPictures {
+			if r.Seed, err = m.group.seed(ctx, r.Seed); err != nil {
+				return nil, err
+			}
+		}
 		seeds = []uint64{r.Seed}
 	}
 	start := time.Now()

@@ -26,6 +26,7 @@ type Model struct {
 	source   *Source
 	previews string   // see PreviewDecoder
 	changes  Settings // only the fields that describe how the weights were changed
+	group    *Group   // OpenOptions.Group
 
 	captioned struct { // see caption
 		sync.Mutex
@@ -184,6 +185,10 @@ type Options struct {
 	Enlarge *EnlargeOptions
 	// Latents, if set, are the initial noise. They override Seed.
 	Latents Latents
+	// Split is how the processes of OpenOptions.Group generate the image; "" stands for AutoSplit. Unless it is
+	// SplitPictures, all processes call Generate at the same time, with the same options, and get the same
+	// image. Callbacks must not use the model's group again.
+	Split Split
 
 	// Progress, if set, is called on the caller's goroutine.
 	Progress func(Progress)
@@ -258,6 +263,9 @@ func (m *Model) settings(r models.Request, o *Options) Settings {
 		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(), KVCache: m.pipeline.KeepsKV(r),
 		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize,
 		LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
+	}
+	if split, ranks, err := m.pipeline.SplitOf(&r); err == nil {
+		s.Split, s.Ranks = split, ranks
 	}
 	if r.RNG != "mlx" {
 		s.RNG = r.RNG
@@ -336,6 +344,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 		Scheduler:         string(o.Scheduler), RNG: string(o.RNG), Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
 		References: o.References, Conversions: o.conversions, Background: string(o.Background),
 		Layers:  cmp.Or(o.Layers, p.DefaultLayers()),
+		Split:   string(o.Split),
 		Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Overrides: overridesOf(o.Values),
 		Progress: onCaller(o.Progress), OnStep: onStep(o.OnStep),
 	}

@@ -70,6 +70,9 @@ type OpenOptions struct {
 	// PromptCacheSize limits the size of the files in PromptCache, in bytes, by removing
 	// those that were used least recently. 0 stands for 512 MB.
 	PromptCacheSize int64
+	// Group, if set, are the processes that load the model together, from [Join]. They compare their versions,
+	// options and files of the model before weights are loaded; a difference is an error in all of them.
+	Group *Group
 	// Warn, if set, is called before weights are loaded if the runs in For, or a run with
 	// the default settings, need more memory than is free. The message includes what
 	// would fit. It is also called if PreviewDecoder is TinyPreviews and there is no such
@@ -128,6 +131,9 @@ func (o *OpenOptions) load() (l models.LoadOptions, err error) {
 		o = &OpenOptions{}
 	}
 	l = models.LoadOptions{Defaults: o.Defaults.internal(), LowRAM: o.LowRAM, Batch: o.Batch, Progress: onCaller(o.Progress)}
+	if o.Group != nil {
+		l.Group = o.Group.group
+	}
 	if warn := o.Warn; warn != nil {
 		l.Warn = func(message string) { mlx.Call(func() { warn(message) }) }
 	}
@@ -203,6 +209,9 @@ func (s *Source) Open(ctx context.Context, o *OpenOptions) (*Model, error) {
 		load.Defaults = s.found.Defaults
 	}
 	m := &Model{source: s, previews: LinearPreviews}
+	if o != nil {
+		m.group = o.Group
+	}
 	load.PreviewDecoder = o.findPreviewDecoder(&m.previews)
 	if load.LoRAs, load.RuntimeLoRA, err = m.change(o, load.Quantize); err != nil {
 		return nil, err

@@ -171,7 +171,7 @@ func TestPythonImports(t *testing.T) {
 // isCommand reports whether a package has commands of the program, and nothing that they share.
 func isCommand(dir string) bool {
 	group, ok := strings.CutPrefix(dir, "cmd/gomflux/internal/")
-	return ok && !slices.Contains([]string{"ui", "cli", "record", "profile"}, group)
+	return ok && !slices.Contains([]string{"rank", "ui", "cli", "record", "profile", "launch"}, group)
 }
 
 // TestNamesStayHome looks for names of families, pipeline classes and component

@@ -17,6 +17,8 @@ type Group struct {
 	backend string
 	members []int // ranks in MLX's group
 	at      int   // of this process in members
+
+	received *int64 // of this group and those that it was split into
 }
 
 // GroupBackends are the backends of groups that the library has, by MLX's names for them.
@@ -39,7 +41,7 @@ func JoinGroup(backend string) (*Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("join the group of processes by %s: %w", backend, err)
 	}
-	g := &Group{handle: handle, backend: backend, at: int(mlxc.DistributedGroupRank(handle))}
+	g := &Group{handle: handle, backend: backend, at: int(mlxc.DistributedGroupRank(handle)), received: new(int64)}
 	for rank := range int(mlxc.DistributedGroupSize(handle)) {
 		g.members = append(g.members, rank)
 	}
@@ -68,7 +70,7 @@ func (g *Group) Split(parts [][]int) *Group {
 	if slices.Equal(part, sequence(g.Size())) {
 		return g
 	}
-	sub := &Group{handle: g.handle, backend: g.backend, at: slices.Index(part, g.at)}
+	sub := &Group{handle: g.handle, backend: g.backend, at: slices.Index(part, g.at), received: g.received}
 	if g.backend == "nccl" {
 		var handle uintptr
 		check(mlxc.DistributedGroupSplit(&handle, g.handle, int32(colour), int32(sub.at)))
@@ -89,6 +91,19 @@ func (g *Group) pair() bool {
 	return len(g.members) == 2 && int(mlxc.DistributedGroupSize(g.handle)) > 2
 }
 
+// Traceable reports whether a compiled function can have collectives of g, which may be nil. Messages of a
+// pair are queued when they are called, so they cannot be traced.
+func (g *Group) Traceable() bool { return g == nil || !g.pair() }
+
+// Received is the number of bytes that this process has received in collectives, of groups that g was split
+// into too; 0 for nil. A compiled function counts when it is traced.
+func (g *Group) Received() int64 {
+	if g == nil {
+		return 0
+	}
+	return *g.received
+}
+
 // stream is where the backend computes.
 func (g *Group) stream() uintptr {
 	if g.backend == "nccl" {
@@ -103,6 +118,7 @@ func (g *Group) AllGather(x *Array) *Array {
 	if g.Size() == 1 {
 		return x
 	}
+	*g.received += int64((g.Size() - 1) * x.Size() * x.Dtype().ItemSize())
 	if !g.pair() {
 		var r uintptr
 		check(mlxc.DistributedAllGather(&r, x.h(), g.handle, g.stream()))
@@ -113,17 +129,47 @@ func (g *Group) AllGather(x *Array) *Array {
 	return Concat(0, both[0], both[1])
 }
 
+// Gather returns what each member passes, in the order of the members. Unlike arrays, these can have any
+// length.
+func (g *Group) Gather(data []byte) [][]byte {
+	if g.Size() == 1 {
+		return [][]byte{data}
+	}
+	sizes := g.AllGather(FromInt32([]int32{int32(len(data))}, 1)).Int32s()
+	most := int(max(1, slices.Max(sizes)))
+	padded := make([]byte, most)
+	copy(padded, data)
+	joined := g.AllGather(FromBytes(padded, Uint8)).Bytes()
+	all := make([][]byte, g.Size())
+	for i, size := range sizes {
+		all[i] = joined[i*most:][:size]
+	}
+	return all
+}
+
 // AllSum returns the sum of the arrays that the members pass.
 func (g *Group) AllSum(x *Array) *Array {
 	if g.Size() == 1 {
 		return x
 	}
+	*g.received += int64(2 * (g.Size() - 1) * x.Size() * x.Dtype().ItemSize() / g.Size())
 	if g.pair() {
 		return x.Add(g.exchange(x))
 	}
 	var r uintptr
 	check(mlxc.DistributedAllSum(&r, x.h(), g.handle, g.stream()))
 	return wrap(r)
+}
+
+// After returns the array, which is computed after another array. The members of a group compute their
+// collectives in the same order only if each depends on the one before.
+func (a *Array) After(other *Array) *Array {
+	inputs, others, r := newVector([]*Array{a}), newVector([]*Array{other}), mlxc.VectorArrayNew()
+	defer mlxc.VectorArrayFree(inputs)
+	defer mlxc.VectorArrayFree(others)
+	defer func() { mlxc.VectorArrayFree(r) }()
+	check(mlxc.Depends(&r, inputs, others))
+	return unpack(r)[0]
 }
 
 // exchange sends x to the other of a pair, and returns what that one sends. A message waits for its

@@ -1,10 +1,11 @@
 package models
 
 import (
+	"cmp"
+
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -170,23 +171,32 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 		c.Part = float64(i-r.plan.first) / float64(len(r.schedule.Timesteps)-r.plan.first)
 	}
 	guidance := r.guidance()
-	if predict.negative == nil || !r.GuidanceInterval.Includes(r.schedule.StepOf(i), r.Steps) || !guidance.Guides(t.Timestep) {
-		y := predict.prompt(latents, t)
+	guided := len(r.prompts) > 1 && r.GuidanceInterval.Includes(r.schedule.StepOf(i), r.Steps) && guidance.Guides(t.Timestep)
+	var positive, negative *mlx.Array
+	if predict.prompt != nil {
+		positive = mlx.Scope(func() *mlx.Array { return predict.prompt(latents, t) })
 		r.countSkipped(i, predict.promptCache, &r.skipped)
-		return r.points.Value("noise_pred", y)
 	}
-	one := func(predict family.Predictor) *mlx.Array {
-		y := mlx.Scope(func() *mlx.Array { return predict(latents, t) })
-		mlx.StopPoint(y) // on the CPU this frees the memory of one pass before the other
-		return y
+	if predict.negative != nil && guided {
+		if positive != nil {
+			mlx.StopPoint(positive) // on the CPU this frees the memory of one pass before the other
+			if r.sequence != nil {  // all members exchange what the passes need in the same order
+				mlx.AsyncEval(positive)
+			}
+		}
+		r.points.Negative = true
+		negative = mlx.Scope(func() *mlx.Array { return predict.negative(latents, t) })
+		mlx.StopPoint(negative)
+		r.points.Negative = false
+		r.countSkipped(i, predict.negativeCache, &r.skippedNegative)
 	}
-	positive := one(predict.prompt)
-	r.countSkipped(i, predict.promptCache, &r.skipped)
-	r.points.Negative = true
-	velocity := r.family.Guide(positive, one(predict.negative), guidance)
-	r.points.Negative = false
-	r.countSkipped(i, predict.negativeCache, &r.skippedNegative)
-	return r.points.Value("noise_pred", velocity)
+	if r.passes != nil { // without guidance the prediction for the prompt is that of both, for any latents of the other
+		positive, negative = r.exchange(cmp.Or(positive, negative, latents))
+	}
+	if guided {
+		positive = r.family.Guide(positive, negative, guidance)
+	}
+	return r.points.Value("noise_pred", positive)
 }
 
 // countSkipped appends the step of evaluation i, from 1, to steps if its prediction used the step

@@ -253,10 +253,10 @@ func (r *Run) predictors() (out predictors, err error) {
 	stopReading := r.readAhead(component.Transformers)
 	defer stopReading()
 	h, w := r.latentsSize()
-	c := family.Conditioning{Guidance: r.Guidance, Images: r.images(), Keep: r.keep}
+	c := family.Conditioning{Guidance: r.Guidance, Images: r.images(), Keep: r.keep, Sequence: r.sequence}
 	texts, ids := map[string][]*mlx.Array{}, map[string][][]int32{}
 	references := r.references()
-	for _, prompt := range r.prompts {
+	for _, prompt := range r.own() {
 		r.points.Negative = prompt.name == "negative"
 		if texts[prompt.name], err = r.encodePrompt(prompt, references); err != nil {
 			return out, err
@@ -287,7 +287,7 @@ func (r *Run) predictors() (out predictors, err error) {
 	if err := r.ensureLoaded(component.Transformers); err != nil {
 		return out, err
 	}
-	for i, prompt := range r.prompts {
+	for i, prompt := range r.own() {
 		c.Text, c.IDs, c.StepCache, c.Times = texts[prompt.name], ids[prompt.name], r.newStepCache(), tables[i]
 		predict, err := r.family.Predictor(c, h, w, r.compiler())
 		if err != nil {
@@ -317,12 +317,13 @@ func (r *Run) placesApart(img input) bool {
 // newTimeTables returns the tables for the predictors of the run's prompts, nil for a family without
 // them and while a hook looks at modules.
 func (r *Run) newTimeTables(c family.Conditioning, texts map[string][]*mlx.Array) []*family.TimeTable {
-	tables := make([]*family.TimeTable, len(r.prompts))
+	prompts := r.own()
+	tables := make([]*family.TimeTable, len(prompts))
 	f, ok := r.family.(family.TimeTabled)
 	if !ok || r.points.Active() {
 		return tables
 	}
-	for i, prompt := range r.prompts {
+	for i, prompt := range prompts {
 		if i > 0 && !f.TableOfPrompt() {
 			tables[i] = r.times
 			continue
@@ -351,7 +352,7 @@ func (r *Run) newStepCache() *stepcache.Cache {
 	if err != nil { // the request is checked
 		mlx.Throw(err)
 	}
-	c := &stepcache.Cache{Rule: rule, Compiled: !r.compilation().Off}
+	c := &stepcache.Cache{Rule: rule, Compiled: !r.compilation().Off, Group: r.sequence}
 	r.stepCaches = append(r.stepCaches, c)
 	return c
 }
@@ -376,13 +377,13 @@ func (r *Run) freeKept() {
 }
 
 // compilation returns how the run compiles: see [tuning.Compile]. It compiles nothing while a hook
-// looks at modules, since it must see every operation.
+// looks at modules, since it must see every operation, and no messages of a pair of processes.
 func (r *Run) compilation() tuning.Compilation {
 	how := tuning.Compile(r.device)
 	if r.compileMode != 0 {
 		how = tuning.Compilation{Mode: r.compileMode}
 	}
-	how.Off = how.Off || r.points.Active()
+	how.Off = how.Off || r.points.Active() || !r.sequence.Traceable()
 	return how
 }
 

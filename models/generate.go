@@ -36,6 +36,9 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 		return nil, err
 	}
 	r.batch, r.skipped, r.skippedNegative = len(seeds), nil, nil
+	if err := r.joinSplit(seeds); err != nil {
+		return nil, err
+	}
 	defer r.enter()()
 	mlx.ResetPeakMemory()
 	r.encoded, r.read = 0, 0
@@ -67,6 +70,9 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	}
 	res.Step = (clock.lap() - clock.inCallbacks) / time.Duration(len(seeds))
 	res.Compiled = len(r.compiled) > 0
+	if err := r.agreeOnSkipped(); err != nil {
+		return nil, err
+	}
 	res.Skipped, res.SkippedNegative = r.skipped, r.skippedNegative
 	r.freeKept()
 	if r.residency.decodeAlone {
@@ -132,6 +138,7 @@ func (r *Run) enter() (leave func()) {
 	r.running++
 	points := r.points
 	r.points = hooks.Points{Func: r.Hook, Forked: r.Forked, Step: -1, Parameters: r.parameters}
+	r.points.Elsewhere = r.passes != nil && r.passes.Rank() > 0
 	r.limiter = limitMemory(r.device, r.residency.lookahead(r))
 	return func() {
 		r.freeCompiled()

@@ -55,6 +55,9 @@ type LoadOptions struct {
 	// PromptCache, if set, keeps prompt embeddings on disk. Text encoders are then loaded only for
 	// Requests whose prompts are not there, and otherwise when a run needs them.
 	PromptCache *promptcache.Cache
+	// Group, if set, are the processes that load the same model, which they compare before they read weights,
+	// and generate images together.
+	Group *mlx.Group
 	// Random, if set, draws the weights at random. The folder needs only configs, no weights and
 	// no tokenizers. Prompts get random tokens, and a run that does not fit into memory is an
 	// error.
@@ -149,6 +152,9 @@ func absent(missing []string) map[string]bool {
 // load reads all small files and all headers before the first tensor, so that errors in a folder
 // are reported before gigabytes are read.
 func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
+	if o.Group != nil && o.Group.Size() > 1 {
+		p.group, p.files, p.divisions = o.Group, map[string]string{}, map[string]division{}
+	}
 	if err := p.declare(x, o.Defaults); err != nil {
 		return err
 	}
@@ -199,6 +205,9 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	}
 	if o.headersOnly {
 		return nil
+	}
+	if err := p.agreeOnModel(runs, o); err != nil {
+		return err
 	}
 	return p.loadWeights(runs, o)
 }
@@ -317,6 +326,7 @@ func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
 			continue
 		}
 		l, err := newLoadable(c, ck)
+		err = errors.Join(err, p.identify(c, ck))
 		if err = errors.Join(err, ck.Close()); err != nil {
 			return err
 		}

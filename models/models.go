@@ -28,6 +28,10 @@ type Pipeline struct {
 
 	random *Random // LoadOptions.Random
 
+	group     *mlx.Group          // LoadOptions.Group, nil if this process is alone
+	files     map[string]string   // what the files of components are, by folder; only with a group
+	divisions map[string]division // by the names of splits; only with a group
+
 	promptCache lru[encodedPrompt]
 	disk        *diskCache // nil without LoadOptions.PromptCache
 	inputCache  lru[encodedInput]

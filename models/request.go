@@ -52,6 +52,9 @@ type Request struct {
 	Background  string // one of Backgrounds; "" stands for auto
 	Layers      int    // into which the reference image is split, 0 for the model's default: see [Pipeline.DefaultLayers]
 
+	// Split is how the pipeline's group generates the image, one of Splits; "" stands for SplitAuto.
+	Split string
+
 	Hook      hooks.Func
 	Forked    func(hooks.Fork) // see [hooks.Points]
 	Overrides Overrides        // may be nil

@@ -35,10 +35,11 @@ type Run struct {
 	inpainting               *inpainting  // nil without a mask
 	skipped, skippedNegative []int        // steps whose predictions used the step cache
 	stepCaches               []*stepcache.Cache
-	times                    *family.TimeTable
-	limiter                  *limiter
-	encoded                  int // outputs of text encoders that were computed
-	read                     int // outputs of text encoders that came from the cache on disk
+	division
+	times   *family.TimeTable
+	limiter *limiter
+	encoded int // outputs of text encoders that were computed
+	read    int // outputs of text encoders that came from the cache on disk
 }
 
 // A prompt is one of the prompts of a run.
@@ -86,13 +87,16 @@ func (p *Pipeline) newRun(request Request) (*Run, error) {
 		r.Layers = p.DefaultLayers()
 	}
 	r.Conversions.keep(&r.Request)
+	var err error
+	if r.Split, _, err = p.SplitOf(&r.Request); err != nil {
+		return nil, err
+	}
 	for _, name := range p.promptNames(&request) {
 		text, label := p.promptText(name, &r.Request)
 		r.prompts = append(r.prompts, &prompt{name: name, text: text, label: label})
 	}
 	config := &p.declared.Scheduler
 	mu := p.family.Mu(config.DynamicShift(), p.tokens(r.Height, r.Width), r.Steps)
-	var err error
 	if r.sampler, err = config.New(r.Scheduler, p.family.Sigmas(r.Steps), mu); err != nil {
 		return nil, errs.Request(err)
 	}

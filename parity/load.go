@@ -36,6 +36,7 @@ func (r *replay) load() error {
 	}
 	o := models.LoadOptions{
 		Device: r.Device, Dtype: r.Dtype, Quantize: r.Quantize, LoRAs: r.LoRAs, RuntimeLoRA: r.RuntimeLoRA,
+		Group: r.Group,
 	}
 	if r.ref.live == nil {
 		o.Partial, o.Overrides = r.ref.Pipeline, models.Overrides(&r.parts)
@@ -121,7 +122,7 @@ func (r *replay) newRequest() (models.Request, error) {
 		Prompt: s.Prompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: s.Guidance, Seed: s.Seed,
 		MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler, ImageStrength: s.ImageStrength,
 		GuidanceInterval: s.GuidanceInterval, StepCache: s.StepCache, TrueCFGScale: s.TrueCFGScale,
-		CFGNormalization: s.CFGNormalization, CFGTruncation: s.CFGTruncation,
+		CFGNormalization: s.CFGNormalization, CFGTruncation: s.CFGTruncation, Split: r.Split,
 	}
 	switch {
 	case s.NegativePrompt != nil:

@@ -21,6 +21,8 @@ type Options struct {
 	Quantize    *mlx.Quantization // as in models.LoadOptions
 	LoRAs       []lora.Spec       // as in models.LoadOptions
 	RuntimeLoRA bool              // as in models.LoadOptions
+	Group       *mlx.Group        // as in models.LoadOptions; every member replays the run, and sees what it computes
+	Split       string            // as in models.Request
 	// Progress is called before every pass through the model.
 	Progress func(pass, passes int)
 

@@ -416,6 +416,18 @@ func (r *replay) toleranceOf(name, reading string) report.Tolerance {
 	return r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), report.StageOf(name), reading, name)
 }
 
+// elsewhere returns why another process of the group computes a value of the run, "" if none does.
+func (r *replay) elsewhere(name string) string {
+	if split, _, err := r.pipeline.SplitOf(&r.request); r.Group == nil || err != nil || split != models.SplitPasses {
+		return ""
+	}
+	prompts := []string{"prompt.", "negative."} // each is that of a half
+	if strings.HasPrefix(name, prompts[1-2*r.Group.Rank()/r.Group.Size()]) {
+		return "another process computes it"
+	}
+	return ""
+}
+
 func (r *replay) report() *report.Report {
 	rep := &report.Report{
 		Run: r.run, Model: r.model, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
@@ -433,7 +445,7 @@ func (r *replay) report() *report.Report {
 		if !full || r.visited[name] {
 			continue
 		}
-		if reason := cmp.Or(r.untapped.reason(name), r.parts.reason(name)); reason != "" {
+		if reason := cmp.Or(r.untapped.reason(name), r.parts.reason(name), r.elsewhere(name)); reason != "" {
 			rep.LeaveOut(name, reason)
 		} else {
 			rep.Missing = append(rep.Missing, name)

@@ -34,7 +34,7 @@ func full() *Settings {
 		TrueCFGScale: 1.5, CFGNormalization: 1, CFGTruncation: 0.7,
 		MaxSequenceLength: 512, Scheduler: "flow_match_euler_discrete", RNG: "torch", Dtype: "bfloat16", Device: "metal", MLX: "0.32.2",
 		Background: "transparent",
-		Batch:      4, Tuning: "packed-4=64 compile=off", KVCache: true,
+		Batch:      4, Split: "passes", Ranks: 2, Tuning: "packed-4=64 compile=off", KVCache: true,
 		Image:         &SourceImage{Path: `C:\pictures\in, 1.png`, SHA256: strings.Repeat("0123456789abcdef", 4)},
 		ImageStrength: 0.4,
 		References:    []SourceImage{{Path: "dress, “red”.png", SHA256: strings.Repeat("fedcba9876543210", 4)}, {Path: "~/b.jpg"}},

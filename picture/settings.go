@@ -93,6 +93,12 @@ type Settings struct {
 	// rounding. 0 means 1.
 	Batch int `json:"batch,omitempty"`
 
+	// Split is how several processes generated the image together, as in --split: passes or sequence, which
+	// affects rounding, or pictures, which does not. "" means that one process did.
+	Split string `json:"split,omitempty"`
+	// Ranks is the number of these processes, 0 if one process generated the image.
+	Ranks int `json:"ranks,omitempty"`
+
 	// Dtype is the dtype of the computation: float32, bfloat16 or float16.
 	Dtype string `json:"dtype,omitempty"`
 	// Device is the device of the computation: cpu, metal or cuda.

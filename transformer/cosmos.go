@@ -124,6 +124,7 @@ func NewCosmos(c CosmosConfig) *Cosmos {
 
 // CosmosSequence is the layout of an image size. It is the same for all steps.
 type CosmosSequence struct {
+	shared
 	h, w int // size in patches
 	rope nn.Rope
 }
@@ -186,7 +187,8 @@ func (m *Cosmos) Pass(latents, timestep, text *mlx.Array, s *CosmosSequence) Pas
 		x = mlx.Concat(1, x, mlx.Zeros(dtype, x.Dim(0), 1, 1, x.Dim(3), x.Dim(4)))
 	}
 	p.text = text.AsType(dtype)
-	p.rope = m.Rope.Forward(s.rope, x)
+	p.shares = nn.NewShares(s.group, s.h*s.w)
+	p.rope = m.Rope.Forward(s.rope, x).over(p.shares)
 	x = m.PatchEmbed.Forward(x)
 	p.embedded = x.Reshape(x.Dim(0), s.h*s.w, -1)
 	p.time = m.TimeEmbed.Forward(p.embedded, timestep)
@@ -199,14 +201,18 @@ type cosmosPass struct {
 	latents, text *mlx.Array
 	embedded      *mlx.Array
 	time          cosmosTime
+	shares        *nn.Shares
 	rope          joint
 }
 
-func (p *cosmosPass) Embed() Hidden { return Hidden{Image: nn.WidenFP16(p.embedded)} }
+func (p *cosmosPass) Embed() Hidden {
+	return Hidden{Image: p.shares.Share(1, nn.WidenFP16(p.embedded))}
+}
 
 func (p *cosmosPass) Len() int { return len(p.TransformerBlocks) }
 
 func (p *cosmosPass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
 	x := h.Image
 	for _, b := range mlx.Layers(p.TransformerBlocks[first:end], &x) {
 		x = b.Forward(x, p.text, p.time, p.rope)
@@ -215,8 +221,10 @@ func (p *cosmosPass) Blocks(h Hidden, first, end int) Hidden {
 }
 
 func (p *cosmosPass) Output(x *mlx.Array) *mlx.Array {
-	y, _ := p.NormOut.Forward(x, p.time)
-	y = p.ProjOut.Forward(y)
+	y := p.shares.Output(&p.Module, func() *mlx.Array {
+		y, _ := p.NormOut.Forward(x, p.time)
+		return p.ProjOut.Forward(y)
+	})
 	b, c := y.Dim(0), p.Config.OutChannels
 	y = y.Reshape(b, p.s.h, p.s.w, 2, 2, c).Transpose(0, 5, 1, 3, 2, 4).Reshape(b, c, 1, 2*p.s.h, 2*p.s.w)
 	return p.tap(y, p).Squeeze(2)

@@ -22,6 +22,7 @@ func (c goldenCase) forwardCosmos(t testing.TB, m *transformer.Cosmos, dtype mlx
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.SplitOver(members)
 	latents := input("latents", c.Batch, m.Config.InChannels, c.Height, c.Width).AsType(dtype)
 	text := input("text", c.Texts, c.Text, m.Config.TextEmbedDim)
 	return m.Forward(latents, m.Timestep(c.time()), text, s)

@@ -102,8 +102,9 @@ func NewErnieImage(c ErnieImageConfig) *ErnieImage {
 // ErnieImageSequence is the layout of an image size with a number of text tokens. It is the same for all
 // steps.
 type ErnieImageSequence struct {
-	h, w int
-	rope nn.Rope
+	shared
+	h, w, text int
+	rope       nn.Rope
 }
 
 // Sequence lays out latents of height×width with a text of the given number of tokens, which follows the
@@ -115,7 +116,7 @@ func (m *ErnieImage) Sequence(height, width, text int) *ErnieImageSequence {
 	}
 	rope := nn.NewQwenImageRope(positions, m.Config.RopeAxesDim, m.Config.RopeTheta)
 	rope.Layout = mlx.RopeAcross
-	return &ErnieImageSequence{height, width, rope}
+	return &ErnieImageSequence{h: height, w: width, text: text, rope: rope}
 }
 
 // Timestep is the sinusoidal embedding [1, hidden_size] that Forward takes, for a time t from 0 to 1000
@@ -136,6 +137,8 @@ func (m *ErnieImage) Forward(latents, timestep, text *mlx.Array, s *ErnieImageSe
 func (m *ErnieImage) Pass(latents, timestep, text *mlx.Array, s *ErnieImageSequence) Pass {
 	p := &erniePass{ErnieImage: m, s: s, latents: latents, text: text}
 	p.temb = m.TimeEmbedding.Forward(m.TimeProj.Forward(timestep, latents.Dtype()))
+	p.shares = nn.NewShares(s.group, s.h*s.w, s.text)
+	p.joint = joint{rope: s.rope}.over(p.shares)
 	p.shared = splitModulations(m.AdaLNModulation.Forward(p.temb), 2)
 	return p
 }
@@ -146,6 +149,8 @@ type erniePass struct {
 	latents, text *mlx.Array
 	temb          *mlx.Array   // [1, dim]
 	shared        []modulation // of attention and feed-forward, [1, 1, dim] each
+	shares        *nn.Shares   // of image and text
+	joint         joint
 }
 
 func (p *erniePass) Embed() Hidden {
@@ -154,12 +159,14 @@ func (p *erniePass) Embed() Hidden {
 	if p.TextProj != nil {
 		c = p.TextProj.ForwardWide(c, dtype)
 	}
-	return Hidden{Image: mlx.Concat(1, nn.WidenFP16(x), toBatch(c, x.Dim(0)).AsType(nn.WideDtype(dtype)))}
+	x = mlx.Concat(1, nn.WidenFP16(x), toBatch(c, x.Dim(0)).AsType(nn.WideDtype(dtype)))
+	return Hidden{Image: p.shares.Share(1, x)}
 }
 
 func (p *erniePass) Len() int { return len(p.ErnieImage.Layers) }
 
 func (p *erniePass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
 	x := p.turned(h.Image)
 	for _, b := range mlx.Layers(p.ErnieImage.Layers[first:end], &x) {
 		x = b.Forward(x, p.shared, p)
@@ -168,13 +175,20 @@ func (p *erniePass) Blocks(h Hidden, first, end int) Hidden {
 }
 
 func (p *erniePass) Output(x *mlx.Array) *mlx.Array {
-	n := p.s.h * p.s.w
+	n := p.shares.Count(0)
 	if !p.Observed() {
 		x = x.Slice(1, 0, n) // the reference drops the text at the end
 	}
-	y := p.turned(p.FinalLinear.Forward(p.FinalNorm.Forward(p.turned(x), p.temb))).Slice(1, 0, n)
+	y := p.image(p.turned(x), n)
 	y = y.Transpose(0, 2, 1).Reshape(x.Dim(0), -1, p.s.h, p.s.w)
 	return p.ErnieImage.tap(y, p)
+}
+
+// image returns the output [B, L, C] for the tokens x, of which the first n are the image's.
+func (p *erniePass) image(x *mlx.Array, n int) *mlx.Array {
+	defer p.Sharing(p.shares)()
+	y := p.turned(p.FinalLinear.Forward(p.FinalNorm.Forward(x, p.temb)))
+	return p.shares.Streams(0, 1).Whole(y.Slice(1, 0, n))
 }
 
 // tap passes the output of a pass through the hook.
@@ -227,7 +241,7 @@ func newErnieBlock(c ErnieImageConfig) *ernieBlock {
 // Forward takes x [B, L, dim], or as the pass has turned it.
 func (b *ernieBlock) Forward(x *mlx.Array, shared []modulation, p *erniePass) *mlx.Array {
 	attn, mlp := shared[0], shared[1]
-	dx := p.turned(b.SelfAttention.Forward(p.turned(attn.norm(b.AdaLNSaLN, x)), p.s.rope))
+	dx := p.turned(b.SelfAttention.Forward(p.turned(attn.norm(b.AdaLNSaLN, x)), p.joint))
 	y, normed := attn.addThenNorm(x, dx, b.AdaLNMLPLN, mlp)
 	return b.Tap(mlp.add(y, b.MLP.Forward(normed)), x)
 }
@@ -239,8 +253,8 @@ type ernieAttention struct {
 }
 
 // Forward takes x [B, L, dim]. The result may be wide: see [nn.Linear.ForwardWide].
-func (a *ernieAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
-	return a.Tap(a.forward(&a.Module, x, rope), x)
+func (a *ernieAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
+	return a.Tap(a.forward(&a.Module, x, j), x)
 }
 
 // ernieFeedForward is ErnieImageFeedForward: down(up x·gelu(gate x)).

@@ -103,6 +103,7 @@ func NewFlux(c FluxConfig) *Flux {
 // FluxSequence is the layout of an image size with a number of text tokens and some
 // reference images. It is the same for all steps.
 type FluxSequence struct {
+	shared
 	h, w, text int        // size in patches, and text tokens
 	positions  *mlx.Array // [text + h·w + references' patches, 3]
 	rope       nn.Rope
@@ -193,8 +194,9 @@ func (m *Flux) Pass(in FluxInputs, s *FluxSequence) Pass {
 		p.time.temb = m.TimeTextEmbed.Forward(in.Timestep, in.Condition.Guidance, p.pooled)
 	}
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
-	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}
-	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))
+	p.shares = nn.NewShares(s.group, s.text, tokens.Dim(1))
+	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}.shareOf(p.shares)
+	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions)).over(p.shares)
 	return p
 }
 
@@ -204,6 +206,7 @@ type fluxPass struct {
 	tokens, textTokens, pooled *mlx.Array
 	embedded                   Hidden
 	time                       stepTime
+	shares                     *nn.Shares
 	joint                      joint
 }
 
@@ -212,6 +215,8 @@ func (p *fluxPass) Embed() Hidden { return p.embedded }
 func (p *fluxPass) Len() int { return len(p.TransformerBlocks) + len(p.SingleTransformerBlocks) }
 
 func (p *fluxPass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
+	text := p.shares.Count(0)
 	c, x := h.Text, h.Image
 	double, single := cut(p.TransformerBlocks, p.SingleTransformerBlocks, first, end)
 	for _, b := range mlx.Layers(double, &c, &x) {
@@ -222,13 +227,14 @@ func (p *fluxPass) Blocks(h Hidden, first, end int) Hidden {
 	}
 	x = mlx.Concat(1, c, x)
 	for _, b := range mlx.Layers(single, &x) {
-		x = b.Forward(x, p.time, p.joint, p.text)
+		x = b.Forward(x, p.time, p.joint, text)
 	}
-	return splitText(x, p.text, end == p.Len())
+	return splitText(x, text, end == p.Len())
 }
 
 func (p *fluxPass) Output(image *mlx.Array) *mlx.Array {
-	out := p.Flux.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.time)), p)
+	out := imageOf(p.shares).Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(image, p.time)) })
+	out = p.Flux.tap(out, p)
 	return Unpack(out.Slice(1, 0, p.h*p.w), p.h, p.w)
 }
 

@@ -101,6 +101,7 @@ func NewFlux2(c Flux2Config) *Flux2 {
 // Flux2Sequence is the layout of an image size with a number of text tokens and some
 // reference images. It is the same for all steps.
 type Flux2Sequence struct {
+	shared
 	h, w                     int
 	text, target, references flux2Positions
 }
@@ -189,11 +190,15 @@ func (m *Flux2) pass(tokens *mlx.Array, in KVInputs, s *Flux2Sequence, at flux2P
 	dtype := tokens.Dtype()
 	p := &flux2Pass{Flux2: m, Flux2Sequence: s, tokens: tokens, textTokens: in.Text.AsType(nn.WideDtype(dtype)), at: at}
 	p.temb = m.TimeGuidanceEmbed.Forward(in.Timestep, in.Guidance, dtype)
-	p.ofImage, p.ofText, p.ofBoth = m.modulations(p.temb, s, at.n, kv)
+	p.shares = nn.NewShares(s.group, s.text.n, at.n)
+	if kv.fills() {
+		p.shares = nn.NewShares(s.group, s.text.n, s.references.n, s.target.n)
+	}
+	p.ofImage, p.ofText, p.ofBoth = m.modulations(p.temb, p.shares, kv)
 	x := nn.WidenFP16(m.XEmbedder.Forward(tokens))
-	p.embedded = Hidden{Text: toBatch(m.ContextEmbedder.ForwardWide(p.textTokens, dtype), x.Dim(0)), Image: x}
+	p.embedded = Hidden{Text: toBatch(m.ContextEmbedder.ForwardWide(p.textTokens, dtype), x.Dim(0)), Image: x}.shareOf(p.shares)
 	imageRope := m.PosEmbed.Forward(at.rope, at.at)
-	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(imageRope))
+	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(imageRope)).over(p.shares)
 	p.joint.kv = kv
 	return p
 }
@@ -205,6 +210,7 @@ type flux2Pass struct {
 	embedded                 Hidden
 	at                       flux2Positions // of tokens
 	ofImage, ofText, ofBoth  streamModulation
+	shares                   *nn.Shares // of the text, the references of a pass that fills the cache, and the other tokens
 	joint                    joint
 }
 
@@ -213,6 +219,7 @@ func (p *flux2Pass) Embed() Hidden { return p.embedded }
 func (p *flux2Pass) Len() int { return p.layers() }
 
 func (p *flux2Pass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
 	c, x, j := h.Text, h.Image, p.joint
 	double, single := cut(p.TransformerBlocks, p.SingleTransformerBlocks, first, end)
 	for i, b := range mlx.Layers(double, j.kv.state(&c, &x)...) {
@@ -227,9 +234,9 @@ func (p *flux2Pass) Blocks(h Hidden, first, end int) Hidden {
 		j.layer = first + len(double) + i
 		x = b.Forward(x, p.ofBoth, j)
 	}
-	text := p.text.n
+	text := p.shares.Count(0)
 	if j.kv.fills() { // the references are needed no more
-		text += p.references.n
+		text += p.shares.Count(1)
 	}
 	return splitText(x, text, end == p.Len())
 }
@@ -237,7 +244,11 @@ func (p *flux2Pass) Blocks(h Hidden, first, end int) Hidden {
 // Output returns the velocity. image has the target first, and only the target in a pass that
 // fills the KV cache.
 func (p *flux2Pass) Output(image *mlx.Array) *mlx.Array {
-	out := p.Flux2.tap(p.ProjOut.Forward(p.NormOut.Forward(image, stepTime{temb: p.temb})), p)
+	last := p.shares.Len() - 1
+	out := p.shares.Streams(last, last+1).Output(&p.Module, func() *mlx.Array {
+		return p.ProjOut.Forward(p.NormOut.Forward(image, stepTime{temb: p.temb}))
+	})
+	out = p.Flux2.tap(out, p)
 	if out.Dim(1) > p.target.n {
 		out = out.Slice(1, 0, p.target.n)
 	}
@@ -249,9 +260,9 @@ func (m *Flux2) tap(out *mlx.Array, p *flux2Pass) *mlx.Array {
 	return m.Tap(out, p.tokens, p.textTokens, p.text.at.ExpandDims(0), p.at.at.ExpandDims(0))
 }
 
-// modulations projects temb for the image stream of n tokens, the text stream, and
+// modulations projects temb for this process's tokens of the image stream, the text stream, and
 // both together. A pass that fills the KV cache modulates references as at time 0.
-func (m *Flux2) modulations(temb *mlx.Array, s *Flux2Sequence, n int, kv *flux2KV) (ofImage, ofText, ofBoth streamModulation) {
+func (m *Flux2) modulations(temb *mlx.Array, s *nn.Shares, kv *flux2KV) (ofImage, ofText, ofBoth streamModulation) {
 	project := func(l *flux2Modulation) streamModulation {
 		all := l.Forward(temb)
 		return streamModulation{all: all, tapped: all}
@@ -260,9 +271,10 @@ func (m *Flux2) modulations(temb *mlx.Array, s *Flux2Sequence, n int, kv *flux2K
 	ofBoth = project(m.SingleStreamModulation)
 	if kv.fills() {
 		temb = m.TimeGuidanceEmbed.Forward(m.Timestep(0), nil, temb.Dtype())
-		ofImage = ofImage.withReferences(m.DoubleStreamModulationImg.Forward(temb), between(n, 0, s.references.n), m.Observed())
+		text, references, target := s.Count(0), s.Count(1), s.Count(2)
+		ofImage = ofImage.withReferences(m.DoubleStreamModulationImg.Forward(temb), between(references+target, 0, references), m.Observed())
 		ofBoth = ofBoth.withReferences(m.SingleStreamModulation.Forward(temb),
-			between(s.text.n+n, s.text.n, s.text.n+s.references.n), m.Observed())
+			between(text+references+target, text, text+references), m.Observed())
 	}
 	return ofImage.forAllBlocks(2), ofText.forAllBlocks(2), ofBoth.forAllBlocks(1)
 }

@@ -28,6 +28,7 @@ func (c goldenCase) forwardFlux2(t testing.TB, m *transformer.Flux2, points *hoo
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.SplitOver(members)
 	n := 0
 	for _, size := range c.References {
 		n += size[0] * size[1]

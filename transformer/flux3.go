@@ -116,6 +116,7 @@ func NewFlux3(c Flux3Config) *Flux3 {
 // Flux3Sequence is the layout of an image size with a number of text tokens and some reference images. It is the same
 // for all steps.
 type Flux3Sequence struct {
+	shared
 	h, w                     int
 	text, target, references flux2Positions
 }
@@ -176,34 +177,50 @@ func (m *Flux3) Pass(in Flux3Inputs, s *Flux3Sequence) Pass {
 		target := m.TargetEmbedder.Forward(m.TimeProj.Forward(in.Target, dtype))
 		image, clean = image.Add(target), clean.Add(target)
 	}
-	p.temb = m.perToken(image, s.target.n, batch)
+	p.shares = nn.NewShares(s.group, s.text.n, s.target.n, s.references.n)
+	ofText, ofImage, ofCond := p.shares.Streams(0, 1), p.shares.Streams(1, 2), p.shares.Streams(2, 3)
+	if s.references.n == 0 {
+		p.shares = p.shares.Streams(0, 2)
+	}
+	p.temb = shareTokens(ofImage, m.perToken(image, s.target.n, batch))
 	clean = clean.SiLU()
 	active := image.SiLU()
 
 	textTemb := m.perToken(clean, s.text.n, batch)
-	p.early.text, p.single.text = m.EarlyModulations.Txt.Forward(textTemb), m.SingleModulations.Txt.Forward(textTemb)
+	p.early.text, p.single.text = m.EarlyModulations.Txt.Forward(textTemb, ofText), m.SingleModulations.Txt.Forward(textTemb, ofText)
 	h := Hidden{Text: toBatch(m.ContextEmbedder.ForwardWide(p.textTokens, dtype), batch)}
 	text := m.PosEmbed.Forward(s.text.rope, s.text.at)
 
 	imageTemb := m.perToken(active, s.target.n, batch)
-	p.early.image, p.single.image = m.EarlyModulations.Image.Forward(imageTemb), m.SingleModulations.Image.Forward(imageTemb)
+	p.early.image = m.EarlyModulations.Image.Forward(imageTemb, ofImage)
+	p.single.image = m.SingleModulations.Image.Forward(imageTemb, ofImage)
 	h.Image = nn.WidenFP16(m.XEmbedders.Image.Forward(p.tokens))
 	target := m.PosEmbed.Forward(s.target.rope, s.target.at)
 
-	p.text, p.image, p.joint = newFluxJoint(&m.Module, text), newFluxJoint(&m.Module, target), newFluxJoint(&m.Module, text.Concat(target))
+	p.text, p.image = newFluxJoint(&m.Module, text).over(ofText), newFluxJoint(&m.Module, target).over(ofImage)
+	all := text.Concat(target)
 	if in.References != nil {
 		p.references = toBatch(in.References.AsType(dtype), batch)
 		temb := m.perToken(clean, s.references.n, batch)
-		p.early.cond, p.single.cond = m.EarlyModulations.Cond.Forward(temb), m.SingleModulations.Cond.Forward(temb)
+		p.early.cond, p.single.cond = m.EarlyModulations.Cond.Forward(temb, ofCond), m.SingleModulations.Cond.Forward(temb, ofCond)
 		h.Image = mlx.Concat(1, h.Image, nn.WidenFP16(m.XEmbedders.Cond.Forward(p.references)))
 		rope := m.PosEmbed.Forward(s.references.rope, s.references.at)
-		p.cond, p.joint = newFluxJoint(&m.Module, rope), newFluxJoint(&m.Module, text.Concat(target).Concat(rope))
-		p.content = p.single.image.then(p.single.cond, s.target.n, s.references.n)
+		p.cond, all = newFluxJoint(&m.Module, rope).over(ofCond), all.Concat(rope)
+		p.content = p.single.image.then(p.single.cond, ofImage.Count(0), ofCond.Count(0))
 	} else {
 		p.content = p.single.image
 	}
-	p.embedded = h
+	p.joint = newFluxJoint(&m.Module, all).over(p.shares)
+	p.embedded = h.shareOf(p.shares)
 	return p
+}
+
+// shareTokens returns this process's share of x [B, L, D], or x if it is [B, 1, D], for all tokens.
+func shareTokens(s *nn.Shares, x *mlx.Array) *mlx.Array {
+	if x.Dim(1) == 1 {
+		return x
+	}
+	return s.Share(1, x)
 }
 
 // perToken returns an embedding [1, dim] of time as [1, 1, dim] or, if hooks look at it, for each of n tokens, as the
@@ -223,6 +240,7 @@ type flux3Pass struct {
 	embedded                             Hidden
 	early, single                        struct{ text, image, cond flux3Modulated }
 	content                              flux3Modulated // of image and references in the joint blocks
+	shares                               *nn.Shares     // of text, image and, if there are any, references
 	text, image, cond, joint             joint
 }
 
@@ -231,17 +249,25 @@ func (p *flux3Pass) Embed() Hidden { return p.embedded }
 func (p *flux3Pass) Len() int { return len(p.TxtModeBlocks) + len(p.SingleBlocks) }
 
 func (p *flux3Pass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
 	c, x := h.Text, h.Image
 	mode, single := cut(p.TxtModeBlocks, p.SingleBlocks, first, end)
 	for i, b := range mlx.Layers(mode, &c, &x) {
 		c = b.Forward(c, p.early.text, p.text)
-		image, n := x, p.target.n
+		if !p.shares.Alone() {
+			x = x.After(c)
+		}
+		image, n := x, p.shares.Count(1)
 		if p.references != nil {
 			image = x.Slice(1, 0, n)
 		}
 		next := p.ModeBlocks.Image[first+i].Forward(image, p.early.image, p.image)
 		if p.references != nil {
-			next = mlx.Concat(1, next, p.ModeBlocks.Cond[first+i].Forward(x.Slice(1, n, x.Dim(1)), p.early.cond, p.cond))
+			references := x.Slice(1, n, x.Dim(1))
+			if !p.shares.Alone() {
+				references = references.After(next)
+			}
+			next = mlx.Concat(1, next, p.ModeBlocks.Cond[first+i].Forward(references, p.early.cond, p.cond))
 		}
 		x = next
 	}
@@ -256,10 +282,11 @@ func (p *flux3Pass) Blocks(h Hidden, first, end int) Hidden {
 
 // Output returns the velocity. image has the target first.
 func (p *flux3Pass) Output(image *mlx.Array) *mlx.Array {
-	if image.Dim(1) > p.target.n {
-		image = image.Slice(1, 0, p.target.n)
+	if n := p.shares.Count(1); image.Dim(1) > n {
+		image = image.Slice(1, 0, n)
 	}
-	out := p.Flux3.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)), p)
+	out := p.shares.Streams(1, 2).Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)) })
+	out = p.Flux3.tap(out, p)
 	return out.Transpose(0, 2, 1).Reshape(out.Dim(0), out.Dim(2), p.h, p.w)
 }
 
@@ -290,9 +317,9 @@ type flux3Modulation struct {
 	Linear *nn.Linear `w:"linear"`
 }
 
-// Forward takes the activated embedding of time [B, 1 or L, dim].
-func (m *flux3Modulation) Forward(temb *mlx.Array) flux3Modulated {
-	out := m.Tap(m.Linear.Forward(temb), temb)
+// Forward takes the activated embedding of time [B, 1 or L, dim]. The result is for a share of the L tokens.
+func (m *flux3Modulation) Forward(temb *mlx.Array, s *nn.Shares) flux3Modulated {
+	out := shareTokens(s, m.Tap(m.Linear.Forward(temb), temb))
 	parts := out.Split(3, -1)
 	return flux3Modulated{modulation{Shift: parts[0], Scale: parts[1], Gate: parts[2]}, out}
 }

@@ -28,6 +28,7 @@ func (c goldenCase) forwardFlux(t testing.TB, m *transformer.Flux, dtype mlx.Dty
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.SplitOver(members)
 	var guidance *mlx.Array
 	if m.Config.GuidanceEmbeds {
 		guidance = m.Guidance(c.Guidance)

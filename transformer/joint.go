@@ -279,8 +279,10 @@ func repeatInterleave(x *mlx.Array) *mlx.Array {
 // blocks of a pass share.
 type joint struct {
 	rope nn.Rope
-	mask *mlx.Array    // see nn.AttentionOptions; nil if every token sees all others
-	emb  [2]*mlx.Array // image_rotary_emb as the reference's blocks get it; nil unless observed
+	mask *mlx.Array // see nn.AttentionOptions; nil if every token sees all others
+	// shares are those of the joint sequence, whose rows the table has; nil if this process has all.
+	shares *nn.Shares
+	emb    [2]*mlx.Array // image_rotary_emb as the reference's blocks get it; nil unless observed
 
 	kv    *flux2KV // the KV cache of FLUX.2's references, nil without one
 	layer int      // the block's index in it
@@ -296,6 +298,28 @@ func newFluxJoint(m *nn.Module, rope nn.Rope) joint {
 	return j
 }
 
+// over returns attention for the shares of a sequence, of all of which j is.
+func (j joint) over(s *nn.Shares) joint {
+	j.rope, j.shares = s.Rope(j.rope), s
+	s.Keep(j.emb[:]...)
+	return j
+}
+
+// shared has the group over which the tokens of a sequence are split.
+type shared struct{ group *mlx.Group }
+
+// SplitOver makes forward passes compute this process's share of the tokens, as all members of the group
+// do at the same time. Their output is whole.
+func (s *shared) SplitOver(g *mlx.Group) { s.group = g }
+
+// shareOf returns this process's share of the hidden states of all tokens. The text is the first stream.
+func (h Hidden) shareOf(s *nn.Shares) Hidden {
+	return Hidden{Text: textOf(s).Share(1, h.Text), Image: imageOf(s).Share(1, h.Image)}
+}
+
+func textOf(s *nn.Shares) *nn.Shares  { return s.Streams(0, 1) }
+func imageOf(s *nn.Shares) *nn.Shares { return s.Streams(1, s.Len()) }
+
 // attend returns the attention [B, L, H·D] of a module with normed and rotated q, k and v
 // [B, L, H, D].
 func (j joint) attend(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
@@ -307,7 +331,7 @@ func (j joint) attend(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
 }
 
 func (j joint) options() nn.AttentionOptions {
-	return nn.AttentionOptions{LengthFirst: true, Mask: j.mask}
+	return nn.AttentionOptions{LengthFirst: true, Mask: j.mask, Shares: j.shares}
 }
 
 // jointAttention is FluxAttention, Flux2Attention, and Attention with
@@ -400,10 +424,10 @@ func newSingleAttention(dim, heads int, eps float64) singleAttention {
 	return a
 }
 
-// forward is the attention of module m to x [B, L, dim]. The result may be wide: see [nn.Linear.ForwardWide].
-func (a *singleAttention) forward(m *nn.Module, x *mlx.Array, rope nn.Rope) *mlx.Array {
-	q, k, v := m.NormRope(rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
-	return a.ToOut[0].ForwardWide(joint{}.attend(m, q, k, v), x.Dtype())
+// forward is the attention of module m to x [B, L, dim], with the table of j. The result may be wide: see [nn.Linear.ForwardWide].
+func (a *singleAttention) forward(m *nn.Module, x *mlx.Array, j joint) *mlx.Array {
+	q, k, v := m.NormRope(j.rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
+	return a.ToOut[0].ForwardWide(j.attend(m, q, k, v), x.Dtype())
 }
 
 // Pack takes latents [B, C, H, W] to tokens [B, H/2·W/2, 4C], one for each 2×2

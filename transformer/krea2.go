@@ -139,6 +139,7 @@ func NewKrea2(c Krea2Config) *Krea2 {
 // Krea2Sequence is the layout of an image size with a number of text tokens. It is the same for all
 // steps.
 type Krea2Sequence struct {
+	shared
 	h, w, text int // size in patches, and tokens
 	rope       nn.Rope
 	positions  *mlx.Array
@@ -179,6 +180,7 @@ func (m *Krea2) Forward(latents, timestep, text *mlx.Array, s *Krea2Sequence) *m
 func (m *Krea2) Pass(latents, timestep, text *mlx.Array, s *Krea2Sequence) Pass {
 	dtype := latents.Dtype()
 	p := &krea2Pass{Krea2: m, s: s, tokens: Pack(latents), text: text}
+	p.shares = nn.NewShares(s.group, s.text, s.h*s.w)
 	p.temb = m.TimeEmbed.Forward(timestep.AsType(dtype))
 	p.modulation = m.TimeModProj.Forward(geluTanh(p.temb))
 	return p
@@ -189,6 +191,7 @@ type krea2Pass struct {
 	s                *Krea2Sequence
 	tokens, text     *mlx.Array
 	temb, modulation *mlx.Array // [1, 1, dim] and [1, 1, 6·dim]
+	shares           *nn.Shares // of text and image
 }
 
 // FuseText returns the text of the joint sequence [B, T, dim] for hidden states of the text encoder
@@ -203,17 +206,18 @@ func (p *krea2Pass) Embed() Hidden {
 		c = p.FuseText(c, p.tokens.Dtype())
 	}
 	x := p.ImgIn.Forward(p.tokens)
-	return Hidden{Image: nn.WidenFP16(mlx.Concat(1, toBatch(c, x.Dim(0)), x))}
+	return Hidden{Image: p.shares.Share(1, nn.WidenFP16(mlx.Concat(1, toBatch(c, x.Dim(0)), x)))}
 }
 
 func (p *krea2Pass) Len() int { return len(p.TransformerBlocks) }
 
 func (p *krea2Pass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
 	x, rope := h.Image, p.s.rope
 	if first == 0 {
 		rope = p.RotaryEmb.Forward(rope, p.s.positions)
 	}
-	j := newFluxJoint(&p.Module, rope)
+	j := newFluxJoint(&p.Module, rope).over(p.shares)
 	for _, b := range mlx.Layers(p.TransformerBlocks[first:end], &x) {
 		x = b.Forward(x, p.modulation, j)
 	}
@@ -221,7 +225,9 @@ func (p *krea2Pass) Blocks(h Hidden, first, end int) Hidden {
 }
 
 func (p *krea2Pass) Output(x *mlx.Array) *mlx.Array {
-	out := p.FinalLayer.Forward(x.Slice(1, p.s.text, x.Dim(1)), p.temb)
+	out := imageOf(p.shares).Output(&p.Module, func() *mlx.Array {
+		return p.FinalLayer.Forward(x.Slice(1, p.shares.Count(0), x.Dim(1)), p.temb)
+	})
 	return Unpack(p.Krea2.tap(out, p), p.s.h, p.s.w)
 }
 

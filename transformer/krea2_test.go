@@ -27,6 +27,7 @@ func (c goldenCase) forwardKrea2(t testing.TB, m *transformer.Krea2, dtype mlx.D
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.SplitOver(members)
 	latents := input("latents", c.Batch, m.Config.InChannels/4, c.Height, c.Width).AsType(dtype)
 	text := krea2Text(m, "text", c.Texts, c.Text)
 	y := m.Forward(latents, m.Timestep(c.time()), text, s)

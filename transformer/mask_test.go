@@ -1,9 +1,11 @@
 package transformer
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/grouptest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -85,4 +87,40 @@ func nearly(t *testing.T, what string, got, want *mlx.Array) {
 	if d := distance(got, want); !(d < 1e-5) {
 		t.Errorf("%s: off by %g", what, d)
 	}
+}
+
+// Two processes that split text and image see what a mask shows of all tokens, with a row for every query or one
+// for all.
+func TestSplitMask(t *testing.T) {
+	if !grouptest.Member() {
+		grouptest.Run(t, 2)
+		return
+	}
+	const text, image, heads, headDim = 5, 7, 2, 4
+	mlxtest.Do(t, func() {
+		g, err := mlx.JoinGroup("ring")
+		if err != nil {
+			t.Fatal(err)
+		}
+		attention := newJointAttention(heads, headDim, true, 1e-6)
+		for i, p := range nn.Parameters(attention) {
+			p.Array = mlxtest.Randn(uint64(i+1), p.Stored()...)
+		}
+		positions := make([][]int, text+image)
+		for i := range positions {
+			positions[i] = []int{i}
+		}
+		whole := Hidden{Text: mlxtest.Randn(100, 1, text, heads*headDim), Image: mlxtest.Randn(101, 1, image, heads*headDim)}
+		for i, mask := range []*mlx.Array{
+			mlxtest.Randn(102, 1, 1, 1, text+image).Times(3), mlxtest.Randn(103, 1, 1, text+image, text+image).Times(3),
+		} {
+			j := joint{rope: nn.NewFluxRope(positions, []int{headDim}, 100), mask: mask}
+			wantX, wantC := attention.Forward(whole.Image, whole.Text, j)
+			s := nn.NewShares(g, text, image)
+			h := whole.shareOf(s)
+			dx, dc := attention.Forward(h.Image, h.Text, j.over(s))
+			nearly(t, fmt.Sprint("image ", i), imageOf(s).Whole(dx), wantX)
+			nearly(t, fmt.Sprint("text ", i), textOf(s).Whole(dc), wantC)
+		}
+	})
 }

@@ -84,8 +84,10 @@ func (b *blockCausal) state(streams ...**mlx.Array) []**mlx.Array {
 }
 
 // attend returns the attention [B, H, L, D] of a layer with rotated q, k and v [B, H, L, D]. A hook sees
-// those of the first segment.
+// those of the first segment. Some members of a group have no tokens of it, so while it looks every member
+// computes attention for all queries.
 func (b *blockCausal) attend(m *nn.Module, layer int, q, k, v *mlx.Array) *mlx.Array {
+	k, v = b.options.Shares.KV(k, v, true)
 	if b.read {
 		cached := func(x, cached *mlx.Array) *mlx.Array { return mlx.Concat(2, cached.AsType(x.Dtype()), x) }
 		k, v = cached(k, b.cache.Keys[layer]), cached(v, b.cache.Values[layer])
@@ -94,9 +96,24 @@ func (b *blockCausal) attend(m *nn.Module, layer int, q, k, v *mlx.Array) *mlx.A
 	if b.fill {
 		b.cache.store(layer, k, v, 0, b.prefix())
 	}
+	shares := b.options.Shares
+	if m.Observed() && !shares.Alone() {
+		whole := blockCausal{segments: b.segments, options: b.options}
+		whole.options.Shares = nn.NewShares(nil, k.Dim(2))
+		lengthFirst := q.Transpose(0, 2, 1, 3)
+		return shares.Share(2, whole.attend(m, layer, shares.Whole(lengthFirst).Transpose(0, 2, 1, 3), k, v))
+	}
+	first, end := shares.Range(0)
 	var parts []*mlx.Array
-	for _, s := range append(b.segments[:len(b.segments):len(b.segments)], segment{start: b.prefix(), end: q.Dim(2)}) {
-		q, k, v := q.Slice(2, s.start, s.end), k.Slice(2, 0, s.end), v.Slice(2, 0, s.end)
+	for _, s := range append(b.segments[:len(b.segments):len(b.segments)], segment{start: b.prefix(), end: k.Dim(2)}) {
+		start, stop, seen := max(s.start, first), min(s.end, end), s.end
+		if start >= stop {
+			continue
+		}
+		if s.causal {
+			seen = stop
+		}
+		q, k, v := q.Slice(2, start-first, stop-first), k.Slice(2, 0, seen), v.Slice(2, 0, seen)
 		if s.start == 0 {
 			o := b.options
 			o.Causal = s.causal

@@ -99,6 +99,7 @@ func NewQwenImage(c QwenImageConfig) *QwenImage {
 // QwenImageSequence is the layout of an image size with a number of text tokens and
 // some reference images. It is the same for all steps.
 type QwenImageSequence struct {
+	shared
 	h, w                     int // size in patches
 	text, target, references int // tokens
 	rope                     nn.Rope
@@ -210,11 +211,12 @@ func (m *QwenImage) Pass(in QwenImageInputs, s *QwenImageSequence) Pass {
 	c := toBatch(m.TxtIn.Forward(m.TxtNorm.Forward(text).AsType(dtype)), x.Dim(0))
 	p := &qwenImagePass{QwenImage: m, QwenImageSequence: s, tokens: tokens, textTokens: text}
 	p.time.stepTime = m.time(in, x)
-	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}
+	p.shares = nn.NewShares(s.group, s.text, s.target+s.references)
+	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}.shareOf(p.shares)
 	if m.Config.ZeroCondT {
-		p.time.isReference = between(s.target+s.references, s.target, s.target+s.references)
+		p.time.isReference = imageOf(p.shares).Share(1, between(s.target+s.references, s.target, s.target+s.references))
 	}
-	p.joint = m.PosEmbed.Forward(s.rope, s.text)
+	p.joint = m.PosEmbed.Forward(s.rope, s.text).over(p.shares)
 	return p
 }
 
@@ -236,6 +238,7 @@ type qwenImagePass struct {
 	tokens, textTokens *mlx.Array
 	embedded           Hidden
 	time               qwenImageTime
+	shares             *nn.Shares
 	joint              joint
 }
 
@@ -244,6 +247,7 @@ func (p *qwenImagePass) Embed() Hidden { return p.embedded }
 func (p *qwenImagePass) Len() int { return len(p.TransformerBlocks) }
 
 func (p *qwenImagePass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
 	c, x := h.Text, h.Image
 	for _, b := range mlx.Layers(p.TransformerBlocks[first:end], &c, &x) {
 		c, x = b.Forward(c, x, p.time, p.joint)
@@ -252,7 +256,8 @@ func (p *qwenImagePass) Blocks(h Hidden, first, end int) Hidden {
 }
 
 func (p *qwenImagePass) Output(image *mlx.Array) *mlx.Array {
-	out := p.QwenImage.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.time.now())), p)
+	out := imageOf(p.shares).Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(image, p.time.now())) })
+	out = p.QwenImage.tap(out, p)
 	return Unpack(out.Slice(1, 0, p.target), p.h, p.w)
 }
 

@@ -142,12 +142,14 @@ func (m *QwenImage21) pass(in KVInputs, s *QwenImage21Sequence, b blockCausal) P
 	} else {
 		p.embedded = s.join(nn.WidenFP16(c), p.embedded)
 	}
-	b.options = nn.AttentionOptions{LengthFirst: true}
+	p.shares = nn.NewShares(s.group, p.embedded.Dim(1))
+	b.options = nn.AttentionOptions{LengthFirst: true, Shares: p.shares}
 	if m.Config.CausalCondition {
 		timestep = mlx.Concat(0, timestep, m.Timestep(0))
 	}
 	p.temb = m.TimeTextEmbed.Forward(timestep, x)
 	p.modulate(m.Modulation.Forward(p.temb))
+	p.embedded, p.rope = p.shares.Share(1, p.embedded), p.shares.Rope(p.rope)
 	return p
 }
 
@@ -161,6 +163,7 @@ type qwenImage21Pass struct {
 	embedded                 *mlx.Array
 	attention                *blockCausal
 	rope                     nn.Rope
+	shares                   *nn.Shares
 
 	attn, mlp modulation // of all blocks
 	// isTarget [1, L, 1] is true for the image's tokens, the only ones at the step's time; nil if all are.
@@ -176,10 +179,11 @@ func (p *qwenImage21Pass) modulate(all *mlx.Array) {
 	n := p.embedded.Dim(1)
 	causal := p.Config.CausalCondition
 	if causal && !p.attention.read {
-		p.isTarget = between(n, p.prefix(), n)
+		p.isTarget = p.shares.Share(1, between(n, p.prefix(), n))
 	}
 	if p.Observed() {
 		p.tapped = qwenImage21Tapped{modulation: all, rope: complexTable(p.rope)}
+		p.shares.Keep(p.tapped.rope)
 		if causal {
 			p.tapped.isTarget = between(n, n-p.h*p.w, n).Reshape(n).AsType(mlx.Float32)
 		}
@@ -203,6 +207,7 @@ func (p *qwenImage21Pass) Embed() Hidden { return Hidden{Image: p.embedded} }
 func (p *qwenImage21Pass) Len() int { return len(p.TransformerBlocks) }
 
 func (p *qwenImage21Pass) Blocks(h Hidden, first, end int) Hidden {
+	defer p.Sharing(p.shares)()
 	x := h.Image
 	for i, b := range mlx.Layers(p.TransformerBlocks[first:end], p.attention.state(&x)...) {
 		x = b.Forward(x, first+i, p)
@@ -213,10 +218,11 @@ func (p *qwenImage21Pass) Blocks(h Hidden, first, end int) Hidden {
 // Output returns the velocity. The reference computes it for all tokens, which hooks see.
 func (p *qwenImage21Pass) Output(x *mlx.Array) *mlx.Array {
 	target := func(x *mlx.Array) *mlx.Array { return x.Slice(1, x.Dim(1)-p.h*p.w, x.Dim(1)) }
-	if !p.Observed() {
+	if !p.Observed() && p.shares.Alone() {
 		x, p.isTarget = target(x), nil
 	}
-	out := target(p.QwenImage21.tap(p.ProjOut.Forward(p.NormOut.Forward(x, p)), p))
+	out := p.shares.Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(x, p)) })
+	out = target(p.QwenImage21.tap(out, p))
 	return out.Transpose(0, 2, 1).Reshape(out.Dim(0), out.Dim(2), p.h, p.w)
 }
 

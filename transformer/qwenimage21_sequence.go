@@ -12,6 +12,7 @@ import (
 // QwenImage21Sequence is the layout of an image size with a prompt and some reference images. It is
 // the same for all steps.
 type QwenImage21Sequence struct {
+	shared
 	h, w     int
 	parts    []qwenImage21Part // of the prompt
 	segments []segment         // the same parts in the sequence

@@ -34,6 +34,7 @@ func (c goldenCase) forwardQwenImage21(t testing.TB, m *transformer.QwenImage21,
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.SplitOver(members)
 	var references *mlx.Array
 	if n := 4 * strings.Count(c.Prompt, "i"); n > 0 {
 		references = input("references", 1, n, m.Config.InChannels)

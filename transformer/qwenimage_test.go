@@ -30,6 +30,7 @@ func (c goldenCase) forwardQwenImage(t testing.TB, m *transformer.QwenImage, dty
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.SplitOver(members)
 	channels := m.Config.InChannels / 4
 	var tokens []*mlx.Array
 	for i, size := range c.References {

@@ -130,6 +130,7 @@ func NewZImage(c ZImageConfig) *ZImage {
 // ZImageSequence is the layout of an image size with a caption length. It is the
 // same for all steps.
 type ZImageSequence struct {
+	shared
 	h, w           int // latent size in patches
 	image, caption int // tokens without padding
 
@@ -198,27 +199,40 @@ func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequenc
 // embedding.
 func (m *ZImage) Pass(latents, timestep, caption *mlx.Array, s *ZImageSequence) Pass {
 	temb := m.TEmbedder.Forward(timestep.AsType(latents.Dtype()))
-	return &zimagePass{ZImage: m, s: s, latents: latents, caption: caption, temb: temb}
+	p := &zimagePass{ZImage: m, s: s, latents: latents, caption: caption, temb: temb}
+	p.shares = nn.NewShares(s.group, padTo(s.image, zimageSeqMultiple), padTo(s.caption, zimageSeqMultiple))
+	return p
 }
 
 type zimagePass struct {
 	*ZImage
 	s                      *ZImageSequence
 	latents, caption, temb *mlx.Array
+	shares                 *nn.Shares // of image and caption
 }
 
 func (p *zimagePass) Embed() Hidden {
 	x := eachRow(p.latents, func(one *mlx.Array) *mlx.Array {
 		return nn.WidenFP16(padTokens(p.patchify(one, p.s), p.XEmbedder[p.patch], p.XPadToken))
 	})
-	for _, b := range mlx.Layers(p.NoiseRefiner, &x) {
-		x = b.Forward(x, p.temb, p.s.imageRope)
-	}
+	x = p.refineNoise(x)
 	c := p.caption
 	if c.Ndim() == 2 {
 		c = p.RefineCaption(c, p.s, p.latents.Dtype())
 	}
-	return Hidden{Image: mlx.Concat(1, x, toBatch(c, x.Dim(0)))}
+	return Hidden{Image: mlx.Concat(1, x, p.shares.Streams(1, 2).Share(1, toBatch(c, x.Dim(0))))}
+}
+
+// refineNoise returns this process's share of the refined image for all of its tokens x [B, L, dim].
+func (p *zimagePass) refineNoise(x *mlx.Array) *mlx.Array {
+	image := p.shares.Streams(0, 1)
+	defer p.Sharing(image)()
+	x = image.Share(1, x)
+	j := joint{rope: p.s.imageRope}.over(image)
+	for _, b := range mlx.Layers(p.NoiseRefiner, &x) {
+		x = b.Forward(x, p.temb, j)
+	}
+	return x
 }
 
 // RefineCaption returns the caption [1, N, dim] in the joint sequence for prompt embeddings
@@ -226,7 +240,7 @@ func (p *zimagePass) Embed() Hidden {
 func (m *ZImage) RefineCaption(caption *mlx.Array, s *ZImageSequence, dtype mlx.Dtype) *mlx.Array {
 	c := padTokens(caption.AsType(nn.WideDtype(dtype)), m.CapEmbedder, m.CapPadToken)
 	for _, b := range mlx.Layers(m.ContextRefiner, &c) {
-		c = b.Forward(c, nil, s.captionRope)
+		c = b.Forward(c, nil, joint{rope: s.captionRope})
 	}
 	return c
 }
@@ -234,15 +248,16 @@ func (m *ZImage) RefineCaption(caption *mlx.Array, s *ZImageSequence, dtype mlx.
 func (p *zimagePass) Len() int { return len(p.Layers) }
 
 func (p *zimagePass) Blocks(h Hidden, first, end int) Hidden {
-	x := h.Image
+	defer p.Sharing(p.shares)()
+	x, j := h.Image, joint{rope: p.s.jointRope}.over(p.shares)
 	for _, b := range mlx.Layers(p.Layers[first:end], &x) {
-		x = b.Forward(x, p.temb, p.s.jointRope)
+		x = b.Forward(x, p.temb, j)
 	}
 	return Hidden{Image: x}
 }
 
 func (p *zimagePass) Output(x *mlx.Array) *mlx.Array {
-	x = p.FinalLayer[p.patch].Forward(x, p.temb)
+	x = p.shares.Output(&p.Module, func() *mlx.Array { return p.FinalLayer[p.patch].Forward(x, p.temb) })
 	out := eachRow(x, func(one *mlx.Array) *mlx.Array { return p.unpatchify(one, p.s).ExpandDims(0) })
 	return p.tap(out, p.latents, p.caption)
 }
@@ -343,9 +358,9 @@ func newZImageBlock(c ZImageConfig, modulated bool) *zimageBlock {
 }
 
 // Forward takes x [1, L, dim] and temb [1, 256] (nil without modulation).
-func (b *zimageBlock) Forward(x, temb *mlx.Array, rope nn.Rope) *mlx.Array {
+func (b *zimageBlock) Forward(x, temb *mlx.Array, j joint) *mlx.Array {
 	if b.AdaLN == nil {
-		y := x.Add(b.AttentionNorm2.Forward(b.Attention.Forward(b.AttentionNorm1.Forward(x), rope)))
+		y := x.Add(b.AttentionNorm2.Forward(b.Attention.Forward(b.AttentionNorm1.Forward(x), j)))
 		y = y.Add(b.FFNNorm2.Forward(b.FeedForward.Forward(b.FFNNorm1.Forward(y))))
 		return b.Tap(y, x, nil)
 	}
@@ -353,7 +368,7 @@ func (b *zimageBlock) Forward(x, temb *mlx.Array, rope nn.Rope) *mlx.Array {
 	attn := modulation{Scale: parts[0], Gate: parts[1].Tanh()}
 	mlp := modulation{Scale: parts[2], Gate: parts[3].Tanh()}
 
-	dx := b.Attention.Forward(attn.norm(b.AttentionNorm1, x), rope)
+	dx := b.Attention.Forward(attn.norm(b.AttentionNorm1, x), j)
 	y := attn.normThenAdd(x, b.AttentionNorm2, dx)
 	dy := b.FeedForward.Forward(mlp.norm(b.FFNNorm1, y))
 	return b.Tap(mlp.normThenAdd(y, b.FFNNorm2, dy), x, temb)
@@ -365,8 +380,8 @@ type zimageAttention struct {
 	singleAttention `w:"."`
 }
 
-func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
-	return a.Tap(a.forward(&a.Module, x, rope), x)
+func (a *zimageAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
+	return a.Tap(a.forward(&a.Module, x, j), x)
 }
 
 // zimageFeedForward is FeedForward: w2(silu(w1 x)·w3 x).

@@ -92,6 +92,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"lora":                      cli.CompleteFiles("safetensors"),
 	"dtype":                     cli.CompleteWords("float32", "bfloat16", "float16"),
 	"device":                    cli.CompleteWords("cpu", "gpu"),
+	"backend":                   cli.CompleteWords("ring", "jaccl", "nccl"),
 	"preview":                   cli.CompleteWords(cli.ProtocolNames()...),
 	"preview-decoder":           completePreviewDecoder,
 	"show":                      cli.CompleteWords(cli.ProtocolNames()...),

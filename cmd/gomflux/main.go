@@ -19,8 +19,10 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/debug"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/generate"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/launch"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/models"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/parity"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/atomicfile"
@@ -43,6 +45,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	defer handleSignals(cancel, stderr)()
+	stdin = rank.Start(stdin, stderr, func() { // at once: a computation of MLX cannot be aborted
+		atomicfile.RemoveAll()
+		os.Exit(cli.ExitInterrupted)
+	})
 
 	root := newRootCommand()
 	started := false // errors before are cobra's, about the command line
@@ -133,7 +139,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		models.NewInfoCommand(), models.NewModelsCommand(), models.NewListCommand(), models.NewShowCommand(),
 		models.NewPullCommand(), models.NewRmCommand(), models.NewCacheCommand(), models.NewSaveCommand(),
 		models.NewDecodeCommand(), models.NewDescribeCommand(), models.NewRoundtripCommand(), models.NewInspectCommand(),
-		serve.NewCommand(),
+		serve.NewCommand(), launch.NewCommand(),
 		parity.NewCommand(), parity.NewTensorsCommand(), debug.NewCommand(newRootCommand),
 		models.NewDoctorCommand(), models.NewVersionCommand(), newCompletionCommand(),
 	)

@@ -20,8 +20,13 @@ func SHA256(ctx context.Context, path string) (string, error) {
 		return "", oserr.Bare(err)
 	}
 	defer f.Close()
+	return Sum(ctx, f)
+}
+
+// Sum is SHA256 of all that r has.
+func Sum(ctx context.Context, r io.Reader) (string, error) {
 	sum := sha256.New()
-	if _, err := io.Copy(untilDone{ctx, sum}, f); err != nil {
+	if _, err := io.Copy(untilDone{ctx, sum}, r); err != nil {
 		return "", oserr.Bare(err)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil

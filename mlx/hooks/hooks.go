@@ -135,13 +135,23 @@ type Points struct {
 	Func     Func
 	Step     int
 	Negative bool
+	// Elsewhere reports that another process computes the pass for the prompt, in which each module has one call.
+	Elsewhere bool
 	// Parameters lists the parameters of the module with a name; see [Tap]. It may be nil.
 	Parameters func(module string) []Parameter
 	// Forked is called with the results of each operation that has a fused form, while there is a
 	// hook. It may be nil.
 	Forked func(Fork)
+	// Split is set while a model computes tensors of which this process has only a part.
+	Split Split
 
 	calls map[string]calls
+}
+
+// A Split returns the whole of a tensor of which this process has a part, for a hook, and takes a
+// replacement of it back to the part. It returns other tensors as they are.
+type Split interface {
+	Observe(p Point, x *mlx.Array) (whole *mlx.Array, part func(whole *mlx.Array) *mlx.Array)
 }
 
 // A Fork is an operation that was computed in both of its forms: fused, as without a hook, and module
@@ -162,7 +172,7 @@ func (p *Points) Active() bool { return p != nil && p.Func != nil }
 // Fork returns what modules returns, which pass their tensors to the hook, which must be active.
 // Forked sees it with what fused returns, whose modules do not pass theirs.
 func (p *Points) Fork(m Module, operation string, fused, modules func() []*mlx.Array) []*mlx.Array {
-	call := p.call(m.Name)
+	call := p.call(m)
 	out := modules()
 	if p.Forked != nil {
 		hook := p.Func
@@ -184,7 +194,7 @@ func (p *Points) Value(name string, x *mlx.Array) *mlx.Array {
 // Pass calls the hook, which must be active, with the first output of a module, which
 // ends its call. It returns the output or its replacement.
 func (p *Points) Pass(m Module, out *mlx.Array, in []Arg) *mlx.Array {
-	call := p.call(m.Name)
+	call := p.call(m)
 	if p.calls == nil {
 		p.calls = map[string]calls{}
 	}
@@ -195,19 +205,22 @@ func (p *Points) Pass(m Module, out *mlx.Array, in []Arg) *mlx.Array {
 // Inner calls the hook, which must be active, with an inner value of a module before
 // its call ends.
 func (p *Points) Inner(m Module, key string, x *mlx.Array) *mlx.Array {
-	return p.pass(m, Tap{Call: p.call(m.Name), Point: Point{Inner, key}, Output: x})
+	return p.pass(m, Tap{Call: p.call(m), Point: Point{Inner, key}, Output: x})
 }
 
 // Further calls the hook, which must be active, with an output of a module after the
 // first. [Points.Pass] then ends the call. The key is the position or name.
 func (p *Points) Further(m Module, key string, x *mlx.Array) *mlx.Array {
-	return p.pass(m, Tap{Call: p.call(m.Name), Point: Point{Output, key}, Output: x})
+	return p.pass(m, Tap{Call: p.call(m), Point: Point{Output, key}, Output: x})
 }
 
 // call returns the number of the module's current call.
-func (p *Points) call(name string) int {
-	if c := p.calls[name]; c.step == p.Step {
+func (p *Points) call(m Module) int {
+	if c, ok := p.calls[m.Name]; ok && c.step == p.Step {
 		return c.n
+	}
+	if p.Negative && p.Elsewhere && m.Class != "" {
+		return 1
 	}
 	return 0
 }
@@ -217,15 +230,22 @@ func (p *Points) pass(m Module, t Tap) *mlx.Array {
 	if p.Parameters != nil && m.Class != "" {
 		t.Parameters = func() []Parameter { return p.Parameters(m.Name) }
 	}
+	out, part := t.Output, func(x *mlx.Array) *mlx.Array { return x }
+	if p.Split != nil {
+		for i, in := range t.Inputs {
+			t.Inputs[i].Array, _ = p.Split.Observe(Point{Input, in.Key}, in.Array)
+		}
+		t.Output, part = p.Split.Observe(t.Point, t.Output)
+	}
 	r, err := p.Func(t)
 	if err != nil {
 		mlx.Throw(fmt.Errorf("%s: %w", t.FullName(), err))
 	}
 	if r == nil {
-		return t.Output
+		return out
 	}
 	if !slices.Equal(r.Shape(), t.Output.Shape()) || r.Dtype() != t.Output.Dtype() {
 		mlx.Throw(fmt.Errorf("%s: replacement is %v, expected %v", t.FullName(), r, t.Output))
 	}
-	return r
+	return part(r)
 }

@@ -73,6 +73,8 @@ type AttentionOptions struct {
 	// Cache, if it is set, gets the rotated keys and the values, and returns those that queries see:
 	// the last of them, and more before.
 	Cache func(k, v *mlx.Array) (*mlx.Array, *mlx.Array)
+	// Shares are those of the tokens: queries are this process's, and see the keys of all. Nil if it has all.
+	Shares *Shares
 	// LengthFirst reports that the reference's attention function takes [B, L, H, D]
 	// (diffusers' dispatch_attention_fn), as hooks then see q, k and v.
 	LengthFirst bool
@@ -148,6 +150,12 @@ func (m *Module) Attend(o AttentionOptions, q, k, v *mlx.Array) *mlx.Array {
 	}
 	if o.Cache != nil {
 		k, v = o.Cache(k, v)
+	}
+	if !o.Shares.Alone() {
+		if o.Mask != nil && o.Mask.Dim(-2) > 1 {
+			o.Mask = o.Shares.Share(-2, o.Mask)
+		}
+		k, v = o.Shares.KV(k, v, o.Mask != nil || m.Observed())
 	}
 	return o.attention(m.TapQKV(o, q, k, v))
 }

@@ -123,6 +123,7 @@ func (a *anima) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
+	s.SplitOver(c.Sequence)
 	type inputs struct{ Latents, Timestep, Text *mlx.Array }
 	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
 		return a.transformer.Pass(in.Latents, in.Timestep, in.Text, s)

@@ -133,6 +133,7 @@ func (e *ernieImage) PromptEncodings([]image.Image) []PromptEncoding {
 func (e *ernieImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
 	text := c.Text[0].ExpandDims(0)
 	s := e.transformer.Sequence(h, w, text.Dim(1))
+	s.SplitOver(c.Sequence)
 	type inputs struct{ Latents, Timestep, Text *mlx.Array }
 	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
 		return e.transformer.Pass(in.Latents, in.Timestep, in.Text, s)

@@ -283,6 +283,9 @@ type Conditioning struct {
 	Fill       *Fill        // for a Filler
 	// StepCache leaves out parts of the forward pass in some steps, nil for none.
 	StepCache *stepcache.Cache
+	// Sequence is the group over which the transformer's tokens are split, nil for one process. Every member
+	// has the whole prediction.
+	Sequence *mlx.Group
 	// Times has what depends on the timestep alone, nil while a hook looks at the modules, since it
 	// sees those of every step.
 	Times *TimeTable

@@ -188,6 +188,7 @@ func (f *flux1) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
+	s.SplitOver(c.Sequence)
 	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.FluxInputs) transformer.Pass {
 		return f.transformer.Pass(in, s)
 	})

@@ -248,6 +248,7 @@ func (f *flux3) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
+	s.SplitOver(c.Sequence)
 	in := transformer.Flux3Inputs{Text: text, References: references}
 	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.Flux3Inputs) transformer.Pass {
 		return f.transformer.Pass(in, s)

@@ -153,6 +153,7 @@ func (k *krea2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
+	s.SplitOver(c.Sequence)
 	type inputs struct{ Latents, Timestep, Text *mlx.Array }
 	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
 		return k.transformer.Pass(in.Latents, in.Timestep, in.Text, s)

@@ -186,6 +186,7 @@ func (q *qwenImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predi
 	if err != nil {
 		return nil, errs.Request(err)
 	}
+	s.SplitOver(c.Sequence)
 	return q.predictor(c, s, references, compile), nil
 }
 

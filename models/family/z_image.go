@@ -116,6 +116,7 @@ func (z *zImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predicto
 	if err != nil {
 		return nil, errs.Request(err)
 	}
+	s.SplitOver(c.Sequence)
 	if !z.transformer.Observed() {
 		caption = c.once(func() *mlx.Array { return z.transformer.RefineCaption(caption, s, z.dtype) })
 	}

@@ -16,6 +16,8 @@ type Cache struct {
 	// Part is the part of the run's evaluations before the next prediction, from 0 to 1. Easy
 	// needs it.
 	Part float64
+	// Group is the group over which the tokens are split, nil for one process. Its members decide alike.
+	Group *mlx.Group
 	// Reused reports whether the last prediction used the cache.
 	Reused bool
 
@@ -92,17 +94,21 @@ func Forward[In any](c *Cache, compile func(func([]*mlx.Array) []*mlx.Array) fun
 // reuses reports whether the blocks after the first one are left out, given the change by the first
 // block.
 func (c *Cache) reuses(change *mlx.Array) bool {
-	c.Reused = c.first != nil && float64(relative(change, c.first)) <= c.Rule.Threshold
+	c.Reused = c.first != nil && float64(relative(change, c.first, c.Group)) <= c.Rule.Threshold
 	return c.Reused
 }
 
 // relative returns the mean absolute difference of x and reference, relative to the mean absolute
-// value of reference; NaN if that is 0.
-func relative(x, reference *mlx.Array) float32 {
+// value of reference; NaN if that is 0. The members of a group have parts of both.
+func relative(x, reference *mlx.Array, g *mlx.Group) float32 {
 	values := mlx.Scope(func() *mlx.Array {
 		x, reference := x.AsType(mlx.Float32), reference.AsType(mlx.Float32)
 		mean := func(x *mlx.Array) *mlx.Array { return x.Abs().Mean(-1).Reshape(-1).Mean(0) }
-		return mlx.Concat(0, mean(x.Sub(reference)), mean(reference))
+		both := mlx.Concat(0, mean(x.Sub(reference)), mean(reference))
+		if g != nil { // sums instead of means
+			both = g.AllSum(both.Times(float64(x.Dim(1))))
+		}
+		return both
 	}).Floats()
 	if values[1] == 0 {
 		return float32(math.NaN())

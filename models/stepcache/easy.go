@@ -15,6 +15,7 @@ type easy struct {
 	sum           float64    // of the relative changes since the last complete evaluation
 	before        *mlx.Array // input of the previous evaluation
 	size          float64    // mean absolute value of its output
+	group         *mlx.Group // Cache.Group
 }
 
 // Predictions returns the function predict from latents to a velocity, with the rule Easy: its
@@ -22,13 +23,14 @@ type easy struct {
 func Predictions[At any](c *Cache, predict func(latents *mlx.Array, at At) *mlx.Array) func(*mlx.Array, At) *mlx.Array {
 	return func(latents *mlx.Array, at At) *mlx.Array {
 		e := &c.easy
+		e.group = c.Group
 		output := e.reused(latents, c.Part, c.Rule.Threshold)
 		if c.Reused = output != nil; !c.Reused {
 			output = predict(latents, at)
 			e.complete(latents, output)
 		}
 		keep(&e.before, latents)
-		e.size = meanAbs(output)
+		e.size = e.meanAbs(output)
 		return output
 	}
 }
@@ -39,7 +41,7 @@ func (e *easy) reused(input *mlx.Array, part, threshold float64) *mlx.Array {
 	if e.rate == 0 || part < easyStart || part >= easyStop {
 		return nil
 	}
-	e.sum += e.rate * meanAbs(input.Sub(e.before)) / e.size
+	e.sum += e.rate * e.meanAbs(input.Sub(e.before)) / e.size
 	if !(e.sum < threshold) {
 		return nil
 	}
@@ -50,8 +52,8 @@ func (e *easy) reused(input *mlx.Array, part, threshold float64) *mlx.Array {
 func (e *easy) complete(input, output *mlx.Array) {
 	if e.input != nil {
 		e.rate = 0
-		if moved := meanAbs(input.Sub(e.input)); moved > 0 {
-			e.rate = meanAbs(output.Sub(e.output)) / moved
+		if moved := e.meanAbs(input.Sub(e.input)); moved > 0 {
+			e.rate = e.meanAbs(output.Sub(e.output)) / moved
 		}
 	}
 	e.sum = 0
@@ -69,9 +71,16 @@ func keep(state **mlx.Array, x *mlx.Array) {
 	*state = x
 }
 
-// meanAbs returns the mean absolute value of x.
-func meanAbs(x *mlx.Array) float64 {
-	mean := mlx.Scope(func() *mlx.Array { return x.AsType(mlx.Float32).Abs().Mean(-1).Reshape(-1).Mean(0) })
+// meanAbs returns the mean absolute value of x. Members of a group, whose machines may round differently,
+// get the sum of all.
+func (e *easy) meanAbs(x *mlx.Array) float64 {
+	mean := mlx.Scope(func() *mlx.Array {
+		mean := x.AsType(mlx.Float32).Abs().Mean(-1).Reshape(-1).Mean(0)
+		if e.group != nil {
+			mean = e.group.AllSum(mean)
+		}
+		return mean
+	})
 	return float64(mean.Floats()[0])
 }
 

@@ -38,6 +38,7 @@ var (
 	Conv3d                              func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, stride_2 int32, padding_0 int32, padding_1 int32, padding_2 int32, dilation_0 int32, dilation_1 int32, dilation_2 int32, groups int32, s uintptr) int32
 	Cos                                 func(res *uintptr, a uintptr, s uintptr) int32
 	CumsumAxis                          func(res *uintptr, a uintptr, axis int32, reverse bool, inclusive bool, dtype uint64, s uintptr) int32
+	Depends                             func(res *uintptr, inputs uintptr, dependencies uintptr) int32
 	Dequantize                          func(res *uintptr, w uintptr, scales uintptr, biases uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, dtype uint64, s uintptr) int32
 	DeviceInfoFree                      func(info uintptr) int32
 	DeviceInfoGet                       func(info *uintptr, dev uintptr) int32
@@ -186,6 +187,7 @@ var functions = []function{
 	{"mlx_conv3d", &Conv3d},
 	{"mlx_cos", &Cos},
 	{"mlx_cumsum_axis", &CumsumAxis},
+	{"mlx_depends", &Depends},
 	{"mlx_dequantize", &Dequantize},
 	{"mlx_device_info_free", &DeviceInfoFree},
 	{"mlx_device_info_get", &DeviceInfoGet},

@@ -61,6 +61,13 @@ bench, on this machine with the same versions of MLX, driver and kernels.
 The result is a file in the user's cache folder, which gomflux doctor shows.
 GOMFLUX_TUNING=0 ignores it. Images record what differs from the defaults.
 
+SEVERAL PROCESSES
+Under gomflux launch the processes generate each image together, split by passes
+or sequence, and rank 0 prints the results. "exchange" is what a process
+receives from the others in a step: the bytes, and how long they take over
+links of 1 to 80 Gb/s, which is computed. A step takes that much longer, but
+for what the library transfers while it computes.
+
 PROFILE
 --profile FILE runs the model once more, and measures every module, as in
 gomflux generate. This run does not count for the results.
@@ -91,6 +98,8 @@ With --json bench prints one object:
   references, repeat      numbers of reference images and of runs after the
                           first
   text_tokens             of --text-tokens
+  split, processes        of gomflux launch
+  exchanged_bytes         that a process receives in a step
   inpaint                 whether a part of an image was generated, with a mask
   phases                  an array with name (load, read, token, encode,
                           references, step, decode, and image for all but
@@ -142,6 +151,7 @@ type benchOptions struct {
 	quantize      cli.Optional[gomflux.Quantization]
 	lowRAM        bool
 	share         bool
+	split         cli.SplitFlag
 	compare       bool
 	profile       profile.Flags
 	cli.OutputFlags
@@ -154,6 +164,7 @@ func NewCommand() *cobra.Command {
 		width: cli.Count("pixels"), steps: cli.Count("number"), guidance: cli.Scale("scale"),
 		interval: cli.Parsed("start,stop", scheduler.ParsePart), stepCache: cli.Parsed("rule", stepcache.ParseRule),
 		references: cli.WholeFrom(0, "count"),
+		split:      cli.NewSplitFlag(),
 		quantize:   cli.OneOf("level", cli.Convert[gomflux.Quantization](component.Quantizations)...),
 	}
 	o.Fallback = defaultBenchModel
@@ -202,6 +213,7 @@ func NewCommand() *cobra.Command {
 	o.AddCompute(f)
 	f.BoolVar(&o.compare, "tune", false, "compare ways to compute on this machine, and use the fastest from then on")
 	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one text encoder or the transformer in memory at a time, and none while decoding")
+	cli.AddSplit(f, &o.split)
 	o.profile.Add(f)
 	o.AddJSON(f, "a JSON object")
 	f.BoolVar(&o.share, "share", false, "print a block of text for an issue, without anything personal")
@@ -228,6 +240,8 @@ func (o *benchOptions) validate(given func(string) bool) error {
 				return cli.UsageErrorf("--%s has no effect with --text-tokens", name)
 			}
 		}
+	case o.split.OrZero() == gomflux.SplitPictures:
+		return cli.UsageErrorf("--split pictures: bench measures one image at a time")
 	case given("size") && (given("height") || given("width")):
 		return cli.UsageErrorf("give either --size or --height and --width")
 	case o.JSON && o.share:

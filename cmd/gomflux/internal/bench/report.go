@@ -39,6 +39,9 @@ type benchReport struct {
 	TextTokens      int               `json:"text_tokens,omitempty"`
 	References      int               `json:"references"`
 	Inpaint         bool              `json:"inpaint,omitempty"`
+	Split           string            `json:"split,omitempty"`
+	Processes       int               `json:"processes,omitempty"`
+	Exchanged       int64             `json:"exchanged_bytes,omitempty"`
 	Repeat          int               `json:"repeat"`
 	Phases          []benchPhase      `json:"phases"`
 	Matmul          float64           `json:"matmul_tflop_per_s"`
@@ -196,6 +199,9 @@ func (r *benchReport) settingsText(p *ui.Page) {
 	if r.StepCache != "" {
 		p.Printf(", step cache %s (%s)", r.StepCache, cli.SkippedText(r.Skipped, r.SkippedNegative))
 	}
+	if r.Processes > 1 {
+		p.Printf(", %d processes, split by %s", r.Processes, r.Split)
+	}
 	p.Printf(", %s after the first\n", ui.Plural(r.Repeat, "run"))
 }
 
@@ -232,6 +238,13 @@ func (r *benchReport) resultsText(p *ui.Page) {
 	if r.TextTokens > 0 {
 		steady := r.Phases[len(r.Phases)-1].Steady
 		line("tokens", "%.4g/s, weights read at %.3g GB/s", 1/steady, float64(r.Weights)/1e9/steady)
+	}
+	if r.Exchanged > 0 {
+		var at []string
+		for _, gigabits := range []float64{1, 5, 10, 20, 40, 80} {
+			at = append(at, fmt.Sprintf("%.3g s at %g", float64(8*r.Exchanged)/gigabits/1e9, gigabits))
+		}
+		line("exchange", "%s a step: %s Gb/s", units.Bytes(r.Exchanged), strings.Join(at, ", "))
 	}
 	if r.operations > 0 {
 		line("operations", "%d in a step", r.operations)

@@ -37,6 +37,7 @@ type benchmark struct {
 	out      *ui.Output
 	progress *ui.Progress
 	pipeline *models.Pipeline
+	group    *mlx.Group // of this process and others, nil if it is alone
 	report   benchReport
 
 	times map[string]*benchTimes // by phase
@@ -58,6 +59,9 @@ func (b *benchmark) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := b.join(ctx); err != nil {
+		return err
+	}
 	b.times = map[string]*benchTimes{}
 	b.progress = b.out.StartProgress(ctx)
 	defer b.progress.Close()
@@ -77,6 +81,18 @@ func (b *benchmark) run(ctx context.Context) error {
 	if lib.BLAS != "" {
 		b.report.Versions.BLAS = filepath.Base(lib.BLAS)
 	}
+	return nil
+}
+
+// join connects the command with the others that were started together with it, of which rank 0 prints the results.
+func (b *benchmark) join(ctx context.Context) (err error) {
+	if b.group, err = cli.JoinEngine(ctx, b.split.Value, b.out); err != nil || b.group == nil {
+		return err
+	}
+	if b.profile.File != "" || b.textTokens.Given() {
+		return cli.UsageErrorf("--profile and --text-tokens need a process that is alone (leave them out, or start one process)")
+	}
+	b.report.Processes = b.group.Size()
 	return nil
 }
 
@@ -143,7 +159,7 @@ func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defau
 	if err != nil {
 		return err
 	}
-	o.Defaults, o.LowRAM = defaults, b.lowRAM
+	o.Defaults, o.LowRAM, o.Group = defaults, b.lowRAM, b.group
 	o.Requests = func(p *models.Pipeline) []models.Request { return []models.Request{b.request(p, 0)} }
 	start := time.Now()
 	err = mlx.Do(ctx, func() (err error) {
@@ -171,7 +187,7 @@ func (b *benchmark) describe(run *models.Run) {
 	r.Height, r.Width, r.Steps, r.Guidance = run.Height, run.Width, run.Steps, run.Guidance
 	r.Interval, r.StepCache = run.GuidanceInterval, run.StepCache
 	r.ImageTokens, r.References, r.Inpaint = run.ImageTokens(), len(run.Request.References), run.Request.Inpaint != nil
-	r.Weights = e.AllWeights()
+	r.Weights, r.Split = e.AllWeights(), run.Split
 	r.Versions.MLX = mlx.Version()
 	r.Machine = cli.NewMachine(b.pipeline.Device())
 }
@@ -186,7 +202,7 @@ func (b *benchmark) request(p *models.Pipeline, run int) models.Request {
 		Steps: cmp.Or(b.steps.OrZero(), min(d.Steps, benchSteps)), Guidance: b.guidance.OrElse(d.Guidance),
 		MaxSequenceLength: d.MaxSequenceLength, Progress: b.show,
 	}
-	r.GuidanceInterval, r.StepCache = b.interval.OrZero(), b.stepCache.String()
+	r.GuidanceInterval, r.StepCache, r.Split = b.interval.OrZero(), b.stepCache.String(), string(b.split.OrZero())
 	n := p.LeastReferences()
 	if b.inpaint {
 		n = max(n-1, 0) // an editor sees the image to inpaint as its first reference image
@@ -232,7 +248,7 @@ func (b *benchmark) generate(ctx context.Context, run int) error {
 	request := b.request(b.pipeline, run)
 	var steps []time.Duration
 	var last time.Time
-	made := 0
+	made, received := 0, int64(0)
 	request.Progress = func(p models.Progress) {
 		if p.Phase == models.PhaseStep {
 			if p.Step > 0 {
@@ -240,6 +256,7 @@ func (b *benchmark) generate(ctx context.Context, run int) error {
 			}
 			if run == 0 && p.Step < 2 {
 				b.report.operations, made = mlx.Made()-made, mlx.Made()
+				b.report.Exchanged, received = b.group.Received()-received, b.group.Received()
 			}
 		}
 		b.show(p)

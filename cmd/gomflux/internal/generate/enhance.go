@@ -56,6 +56,9 @@ func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source)
 	if g.enhance == "" {
 		return nil
 	}
+	if g.group.Size() > 1 {
+		return cli.UsageErrorf("--enhance needs a process that is alone (gomflux generate --enhance --steps 1 shows the rewritten prompt)")
+	}
 	if len(g.rewritten) > 0 && g.rewritten[0].original != "" {
 		g.out.Note("%s has a prompt that %s rewrote: it is used again", g.config, g.rewritten[0].by)
 		return nil

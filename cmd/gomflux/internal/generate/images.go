@@ -28,7 +28,11 @@ func (g *generation) prompt(i int) string { return g.allPrompts[i/g.each] }
 // drawn when they are needed, since there may be any number of them.
 func (g *generation) seed(i int) uint64 {
 	for i %= g.each; i >= len(g.knownSeeds); {
-		g.knownSeeds = append(g.knownSeeds, uint64(rand.Uint32())) // 32 bits are easy to type again
+		draw := rand.Uint32 // 32 bits are easy to type again
+		if g.random != nil {
+			draw = g.random.Uint32
+		}
+		g.knownSeeds = append(g.knownSeeds, uint64(draw()))
 	}
 	return g.knownSeeds[i]
 }

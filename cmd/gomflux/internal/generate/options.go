@@ -67,6 +67,7 @@ type samplingFlags struct {
 	rng                  cli.Optional[gomflux.RNG]
 	background           cli.Optional[gomflux.Background]
 	layers               cli.Optional[int]
+	split                cli.SplitFlag
 }
 
 // imageFlags are the flags for input images.
@@ -98,7 +99,7 @@ func newGenerateOptions() *generateOptions {
 			guidanceInterval: cli.Parsed("start,stop", scheduler.ParsePart), stepCache: cli.Parsed("rule", stepcache.ParseRule),
 			cfg:       cli.NewCFGFlags(),
 			scheduler: cli.Parsed("name", cli.SchedulerOf), rng: cli.OneOf("name", cli.Convert[gomflux.RNG](scheduler.RNGs)...),
-			layers:     cli.Count("count"),
+			layers: cli.Count("count"), split: cli.NewSplitFlag(),
 			background: cli.OneOf("kind", cli.Convert[gomflux.Background](models.Backgrounds)...),
 		},
 		imageFlags: imageFlags{imageStrength: cli.Strength("strength")}, maskFlags: NewMaskFlags(), enlargeFlags: newEnlargeFlags(),
@@ -137,6 +138,7 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	o.WeightFlags.Add(f, true)
 	o.AddCompute(f)
 	cli.AddLowRAM(f, &o.lowRAM)
+	cli.AddSplit(f, &o.split)
 	o.PromptCacheFlags.Add(f)
 	formats := ".png, .jpg or .webp"
 	if o.edits {

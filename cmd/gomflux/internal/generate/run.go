@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"time"
@@ -50,6 +51,10 @@ type generation struct {
 	maskSource    *picture.SourceImage  // nil without a mask
 	recordedMask  *picture.SourceImage  // of the recorded settings, nil if --mask is given
 
+	group  *gomflux.Group // nil for a process that is alone
+	random *rand.Rand     // draws seeds; nil for a process that is alone
+	done   map[int]bool   // the images that an earlier start of the same run has written
+
 	model             *gomflux.Model
 	debugger          *record.Host       // nil without a debugging session
 	previews, results *termpic.Terminal  // nil: images are not shown
@@ -68,16 +73,22 @@ func (g *generation) run(ctx context.Context, stdin io.Reader) (err error) {
 	if g.debug.Options.Records() {
 		g.out.Log = &g.debug.Log
 	}
+	if err := g.join(ctx); err != nil {
+		return err
+	}
 	// cheap checks come first: loading a model can take minutes
 	if err := g.prepare(ctx, stdin); err != nil {
 		return cli.Coded(cli.ExitUsage, err)
+	}
+	if err := g.chooseSplit(ctx); err != nil {
+		return err
 	}
 	g.debugger = record.HostOf(ctx)
 	if err := g.debugger.Begin(ctx, false); err != nil {
 		return err
 	}
 	done := false
-	if g.stepwise != "" {
+	if g.stepwise != "" && g.group.Rank() == 0 {
 		made, err := makeFolder(g.stepwise)
 		if err != nil {
 			return cli.Coded(cli.ExitUsage, err)
@@ -94,16 +105,8 @@ func (g *generation) run(ctx context.Context, stdin io.Reader) (err error) {
 		return err
 	}
 	defer g.model.Close()
-	batch := g.batch()
-	for i, n := 0, 0; i < g.total; i += n {
-		n = min(batch, g.each-i%g.each) // images of one prompt
-		err := g.generate(ctx, i, n)
-		if errors.Is(err, runs.ErrExit) {
-			break
-		}
-		if err != nil {
-			return cli.ModelError(err)
-		}
+	if err := g.generateAll(ctx); err != nil && !errors.Is(err, runs.ErrExit) {
+		return cli.ModelError(err)
 	}
 	done = true
 	return g.debug.End()
@@ -142,8 +145,10 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := cli.CheckOutput(name); err != nil {
-		return err
+	if g.group.Rank() == 0 {
+		if err := cli.CheckOutput(name); err != nil {
+			return err
+		}
 	}
 	if picture.IsOpenRaster(name) && !g.edits {
 		return fmt.Errorf("output %s: OpenRaster is for layers, into which gomflux edit splits an image", name)
@@ -219,6 +224,7 @@ func (g *generation) open(ctx context.Context) error {
 		return err
 	}
 	g.chooseTyped()
+	g.noteSplit()
 	g.warnNegative()
 	g.noteTransparent()
 	g.describeModel(lib, time.Since(began))
@@ -233,7 +239,7 @@ func (g *generation) load(ctx context.Context, source *gomflux.Source) (err erro
 	g.WeightFlags.Open(open)
 	open.Progress, open.LowRAM, open.Batch = g.options.Progress, g.lowRAM, g.batchSize.OrZero()
 	g.PromptCacheFlags.Open(open)
-	open.PreviewDecoder = g.previewDecoder
+	open.PreviewDecoder, open.Group = g.previewDecoder, g.group
 	open.Warn = func(message string) { g.out.Warn("%s", message) }
 	for _, prompt := range g.allPrompts {
 		options := g.options
@@ -322,47 +328,54 @@ func (g *generation) batch() int {
 	case g.recorded != nil && slices.Contains(g.knownSeeds, g.recorded.Settings.Seed):
 		return 1 // most images are generated alone
 	}
-	return g.model.BatchSize(g.options)
+	return min(g.model.BatchSize(g.options), (g.total-1)/g.parallel()+1)
 }
 
-// generate generates some images of a prompt at once, from an index on, and saves
-// them.
-func (g *generation) generate(ctx context.Context, first, n int) error {
-	seeds := g.seedsOf(first, n)
-	g.options.Prompt, g.options.Seed = g.prompt(first), &seeds[0]
-	if i := first / g.each; i < len(g.rewritten) {
+// begin sets the options of a chunk, and announces it.
+func (g *generation) begin(ctx context.Context, c chunk) (seeds []uint64, err error) {
+	seeds = g.seedsOf(c.first, c.n)
+	g.options.Prompt, g.options.Seed = g.prompt(c.first), &seeds[0]
+	if i := c.first / g.each; i < len(g.rewritten) {
 		g.options.OriginalPrompt, g.options.EnhancedBy = g.rewritten[i].original, g.rewritten[i].by
 	}
 	about := ""
 	if len(g.allPrompts) > 1 {
 		about = g.options.Prompt
 	}
-	if err := g.beginRecording(first); err != nil {
-		return err
+	if err := g.beginRecording(c.first); err != nil {
+		return nil, err
 	}
-	g.report.start(seeds, first, g.total, about)
+	g.report.start(seeds, c.first, g.total, about)
 	g.report.begin(ctx, g.previews)
-	defer g.report.end()
+	return seeds, nil
+}
+
+// generate generates the images of a chunk, and returns them with the images of steps. The report ends with an
+// error.
+func (g *generation) generate(ctx context.Context, c chunk) (results []*gomflux.Result, steps [][]sheetStep, err error) {
+	seeds, err := g.begin(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			g.report.end()
+		}
+	}()
 	options := g.options
 	options.OnCut = func(c gomflux.Cut) { g.warnCut(c, options) }
-	steps := make([][]sheetStep, n)
-	if g.previews != nil || g.stepwise != "" {
-		options.OnStep = func(s gomflux.Step) error { return g.step(ctx, first, s, steps) }
+	steps = make([][]sheetStep, c.n)
+	if g.group.Rank() == 0 && (g.previews != nil || g.stepwise != "") {
+		options.OnStep = func(s gomflux.Step) error { return g.step(ctx, c.first, s, steps) }
 	}
-	results, err := g.profile.Generate(g.model, seeds, func() ([]*gomflux.Result, error) {
+	results, err = g.profile.Generate(g.model, seeds, func() ([]*gomflux.Result, error) {
 		return g.model.GenerateBatch(ctx, options, seeds)
 	})
 	if err != nil {
 		err = g.explain(err)
-		if errors.Is(err, gomflux.ErrMemory) && n > 1 {
+		if errors.Is(err, gomflux.ErrMemory) && c.n > 1 {
 			err = fmt.Errorf("%w (--batch-size 1 generates one image at a time)", err)
 		}
-		return err
 	}
-	for i, result := range results {
-		if err := g.finish(ctx, first+i, result, steps[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return results, steps, err
 }

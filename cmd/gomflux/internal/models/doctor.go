@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/launch"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
@@ -62,20 +63,34 @@ With --json doctor prints one object:
                           unusable, for the reason in problem
   warm_seconds            how long --warm took
   advice                  what to do, an array of texts
+
+HOSTS
+` + launch.HostsHelp + `
 ` + cli.ExitStatus
 
 func NewDoctorCommand() *cobra.Command {
 	var o cli.OutputFlags
 	var warmUp bool
+	var model string
+	hosts := launch.NewFlags()
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation and report what is missing",
 		Long:  doctorHelp,
 		Example: `  gomflux doctor
-  gomflux doctor --json | jq -r .advice[]`,
+  gomflux doctor --json | jq -r .advice[]
+  gomflux doctor --hosts mac1,mac2 --model z-image-turbo`,
 		Args: cli.NoArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := o.Out(cmd)
+			switch {
+			case !hosts.Given() && model != "":
+				return cli.UsageErrorf("--model has no effect without --hosts (gomflux show describes a model)")
+			case hosts.Given() && warmUp:
+				return cli.UsageErrorf("give either --hosts or --warm")
+			case hosts.Given():
+				return hosts.Diagnose(cmd.Context(), out, model)
+			}
 			mlx.OnKernelFailure = nil // the diagnosis has it
 			d, err := diagnose(cmd.Context(), cmd.ErrOrStderr())
 			if err == nil && warmUp {
@@ -88,6 +103,8 @@ func NewDoctorCommand() *cobra.Command {
 	}
 	o.AddJSON(cmd.Flags(), "a JSON object")
 	cmd.Flags().BoolVar(&warmUp, "warm", false, "have MLX compile its kernels now")
+	hosts.AddHosts(cmd.Flags())
+	cmd.Flags().StringVarP(&model, "model", "m", "", "with --hosts: compare the files of the model of this `name`")
 	return cmd
 }
 

@@ -39,11 +39,11 @@ With --json info prints one object per line for each file:
                   guidance, guidance_unit, guidance_interval,
                   step_cache, height, width,
                   max_sequence_length, scheduler, rng, background,
-                  batch, dtype, device, mlx, tuning, kv_cache, image,
-                  image_strength, references, mask, invert_mask, mask_blur,
-                  mask_crop, expand, no_paste_back, upscaler, upscaled_height,
-                  upscaled_width, refine, quantize, group_size, loras,
-                  runtime_lora, created, seconds
+                  batch, split, ranks, dtype, device, mlx, tuning,
+                  kv_cache, image, image_strength, references, mask,
+                  invert_mask, mask_blur, mask_crop, expand, no_paste_back,
+                  upscaler, upscaled_height, upscaled_width, refine, quantize,
+                  group_size, loras, runtime_lora, created, seconds
   metadata        the JSON in the file, unchanged
   parameters      the parameters text
   not_used        settings of another program: field and value
@@ -140,6 +140,7 @@ func settingsFields(found *picture.Found) map[string]json.RawMessage {
 var infoOrder = []string{
 	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_unit",
 	"guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache", "scheduler", "rng", "background", "batch",
+	"split", "ranks",
 	"width", "height", "max_sequence_length", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur",
 	"mask_crop", "expand", "no_paste_back",
 	"upscaler", "upscaled_width", "upscaled_height", "refine", "quantize",

@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
@@ -24,7 +25,8 @@ const showHelp = `Show prints the files, class, revision, licence and memory nee
 this machine. MODEL is what --model takes; @REVISION selects one of several
 revisions in the Hugging Face cache. A single file is shown with the components
 that it takes from its base model. Only configs and headers of files are
-checked; gomflux pull --verify compares files with their hashes.
+checked; gomflux pull --verify compares files with their hashes. --hash reads
+all files and adds their SHA-256 hashes to the JSON object.
 
 Memory is the estimated peak of generating an image of the model's default size,
 on the device and in the dtype that gomflux generate chooses by default: with
@@ -35,7 +37,7 @@ JSON
 With --json show prints one object: the fields of gomflux models --json and
 
   base_model         model that supplies the missing components of a single file
-  files              array of path and bytes
+  files              array of path, bytes and, with --hash, sha256
   memory             device, dtype, width, height, weights_bytes, weights (by
                      component), peak_bytes, low_ram_peak_bytes, free_bytes,
                      and enhance_peak_bytes if the model has a language model;
@@ -45,6 +47,7 @@ With --json show prints one object: the fields of gomflux models --json and
 func NewShowCommand() *cobra.Command {
 	var o cli.OutputFlags
 	var base string
+	var hash bool
 	cmd := &cobra.Command{
 		Use:   "show MODEL",
 		Short: "Show a model's files, revision, licence and memory needs",
@@ -53,9 +56,12 @@ func NewShowCommand() *cobra.Command {
   gomflux show z-image-turbo --json | jq .revision`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if hash && !o.JSON {
+				return cli.UsageErrorf("--hash has no effect without --json")
+			}
 			if m := cli.FoundUpscaler(args[0]); m != nil && base == "" {
 				size := m.Bytes
-				return o.Out(cmd).Result(&ShownModel{ListedModel: *m, Files: []shownFile{{filepath.Base(m.Path), size}}})
+				return o.Out(cmd).Result(&ShownModel{ListedModel: *m, Files: []shownFile{{Path: filepath.Base(m.Path), Bytes: size}}})
 			}
 			source, err := cli.FindWith(args[0], base)
 			if err != nil {
@@ -65,11 +71,20 @@ func NewShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for i := range m.Files {
+				if f := &m.Files[i]; hash && err == nil {
+					f.SHA256, err = hashOf(cmd.Context(), source.FS(), f.Path)
+				}
+			}
+			if err != nil {
+				return cli.Coded(cli.ExitModel, err)
+			}
 			m.Memory = estimateMemory(cmd.Context(), source)
 			return o.Out(cmd).Result(m)
 		},
 	}
 	o.AddJSON(cmd.Flags(), "a JSON object")
+	cmd.Flags().BoolVar(&hash, "hash", false, "with --json: add the hashes of files")
 	cli.AddBaseModel(cmd.Flags(), &base)
 	return cmd
 }
@@ -126,6 +141,8 @@ func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 type shownFile struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"` // -1 for a broken link
+
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 func showModel(name string, s *gomflux.Source) (*ShownModel, error) {
@@ -137,7 +154,7 @@ func showModel(name string, s *gomflux.Source) (*ShownModel, error) {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		file := shownFile{path, -1}
+		file := shownFile{Path: path, Bytes: -1}
 		if info, err := fs.Stat(s.FS(), path); err == nil {
 			file.Bytes = info.Size()
 		}
@@ -145,6 +162,15 @@ func showModel(name string, s *gomflux.Source) (*ShownModel, error) {
 		return nil
 	})
 	return m, err
+}
+
+func hashOf(ctx context.Context, files fs.FS, path string) (string, error) {
+	f, err := files.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return filehash.Sum(ctx, f)
 }
 
 // Text implements ui.Result.

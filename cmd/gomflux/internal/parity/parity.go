@@ -106,10 +106,12 @@ type parityRunOptions struct {
 	blind          bool
 	precise        string
 	limit          cli.Optional[float64]
+	split          cli.SplitFlag
 }
 
 func newParityRunCommand() *cobra.Command {
-	o := &parityRunOptions{ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(), limit: cli.Scale("number")}
+	o := &parityRunOptions{ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(), limit: cli.Scale("number"),
+		split: cli.NewSplitFlag()}
 	cmd := &cobra.Command{
 		Use:   "run RUN",
 		Short: "Repeat a reference's run and find the first module that differs",
@@ -126,13 +128,17 @@ func newParityRunCommand() *cobra.Command {
 			if err := checkRun(args[0]); err != nil {
 				return err
 			}
+			out := o.Out(cmd)
+			if err := o.join(cmd.Context(), out, &p); err != nil {
+				return err
+			}
 			if o.precise != "" {
 				if record.HostOf(cmd.Context()) != nil {
 					return cli.UsageErrorf("--precise makes several runs, which a debugging session cannot follow")
 				}
-				return o.runPrecise(cmd.Context(), o.Out(cmd), args[0], p)
+				return o.runPrecise(cmd.Context(), out, args[0], p)
 			}
-			return runParity(cmd.Context(), o.Out(cmd), args[0], &o.ModelFlags, &o.reportFlags, p, o.replay)
+			return runParity(cmd.Context(), out, args[0], &o.ModelFlags, &o.reportFlags, p, o.replay)
 		},
 	}
 	f := cmd.Flags()
@@ -143,10 +149,27 @@ func newParityRunCommand() *cobra.Command {
 	f.BoolVar(&o.blind, "blind", false, "also list numbers of the configs that could be wrong without a difference in this run")
 	f.StringVar(&o.precise, "precise", "", "the same run of the reference in float32 (a `folder`): judge by rounding errors")
 	f.Var(&o.limit, "limit", "with --precise: largest rounding error, as a multiple of the reference's (default: 4)")
+	cli.AddSplit(f, &o.split)
 	o.reportFlags.add(cmd)
 	o.WeightFlags.Add(f, true)
 	o.AddCompute(f)
 	return cmd
+}
+
+// join connects the command with the others that were started together with it. Each replays the run, and
+// rank 0 prints what it sees.
+func (o *parityRunOptions) join(ctx context.Context, out *ui.Output, p *parity.Options) (err error) {
+	if p.Group, err = cli.JoinEngine(ctx, o.split.Value, out); err != nil || p.Group == nil {
+		return err
+	}
+	if o.precise != "" || o.blind {
+		return cli.UsageErrorf("--precise and --blind need a process that is alone (leave them out, or start one process)")
+	}
+	p.Split = string(o.split.OrZero())
+	if p.Group.Rank() > 0 {
+		o.html = ""
+	}
+	return nil
 }
 
 // replay replays the run and, with --blind, finds what it does not show.

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+)
+
+// A SplitFlag is the flag --split.
+type SplitFlag = Optional[gomflux.Split]
+
+// NewSplitFlag returns the flag, without a value.
+func NewSplitFlag() SplitFlag { return OneOf("way", Convert[gomflux.Split](models.Splits)...) }
+
+// AddSplit adds --split of commands that several processes can run together.
+func AddSplit(f *pflag.FlagSet, split *SplitFlag) {
+	f.Var(split, "split", "how the processes of gomflux launch split the work: pictures, passes, sequence, stages, or auto, "+
+		"pictures if there are enough (default: auto)")
+}
+
+// Join connects the command with the others that were started together with it, nil if it is alone. Then it
+// refuses a split, unless it does the rest of what others began. Only rank 0 writes results: the others write
+// messages, as text.
+func Join(ctx context.Context, split *gomflux.Split, out *ui.Output) (*gomflux.Group, error) {
+	group, err := gomflux.Join(ctx)
+	switch {
+	case errors.Is(err, gomflux.ErrRequest):
+		return nil, Coded(ExitUsage, err)
+	case err != nil:
+		return nil, Coded(ExitLibrary, err)
+	case group.Size() == 1 && split != nil && *split != gomflux.AutoSplit && len(rank.Before()) == 0:
+		return nil, UsageErrorf("--split %s needs several processes (gomflux launch starts them)", *split)
+	case group.Rank() > 0:
+		out.Stdout, out.Format = io.Discard, ui.Text
+	}
+	return group, nil
+}
+
+// JoinEngine is [Join] for commands that use the engine itself.
+func JoinEngine(ctx context.Context, split *gomflux.Split, out *ui.Output) (g *mlx.Group, err error) {
+	if joined, err := Join(ctx, split, out); err != nil || joined.Size() == 1 {
+		return nil, err
+	}
+	err = mlx.Do(ctx, func() (err error) {
+		g, err = models.JoinGroup() // the same again
+		return err
+	})
+	return g, err
+}

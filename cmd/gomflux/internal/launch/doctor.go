@@ -1,0 +1,203 @@
+package launch
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+)
+
+// Limits of doctor --hosts.
+const (
+	maxHash    = time.Hour   // for the files of a model
+	maxMeasure = time.Minute // for a pair of hosts
+	// What is worse is reported: a clock's error in seconds, bits per second, which Ethernet below 10 Gb/s
+	// does not reach, and the seconds of a message, which a cable does not take.
+	maxClock, minBandwidth, maxLatency = 2, 5e9, 2e-3
+)
+
+// HostsHelp describes doctor --hosts.
+const HostsHelp = `With --hosts or --hostfile doctor checks machines for gomflux launch instead:
+versions of gomflux, MLX and the system, clocks, with --model the files of a
+model by their hashes, and latency and bandwidth between every two machines, as
+two ranks measure them over MLX's ring. With --json it prints:
+
+  hosts                   array of name, problem, clock_seconds (how far its
+                          clock is ahead) and the fields of gomflux version
+  connections             array of hosts (two names), latency_seconds,
+                          bits_per_second, or problem
+  advice                  what to do, an array of texts`
+
+type hostReport struct {
+	Name string `json:"name"`
+	cli.VersionInfo
+	Clock float64 `json:"clock_seconds"`
+}
+
+type connectionReport struct {
+	Hosts [2]string `json:"hosts"`
+	speed
+	Problem string `json:"problem,omitempty"`
+}
+
+// A hostsReport is what doctor --hosts finds.
+type hostsReport struct {
+	Hosts       []hostReport       `json:"hosts"`
+	Connections []connectionReport `json:"connections"`
+	Advice      []string           `json:"advice"`
+}
+
+// Diagnose checks the hosts that the flags name, and the model if one is named, and prints a report.
+func (o *Flags) Diagnose(ctx context.Context, out *ui.Output, model string) error {
+	g, err := o.group()
+	if err != nil {
+		return cli.Coded(cli.ExitUsage, err)
+	}
+	g.Backend = ring
+	r := &hostsReport{Advice: []string{}, Connections: []connectionReport{}}
+	asked := time.Now()
+	infos, errs := g.versions(ctx)
+	answered := time.Now()
+	var good []int
+	for i, info := range infos {
+		h := hostReport{Name: g.Hosts[i].Name, VersionInfo: info}
+		if errs[i] != nil {
+			h.Problem = errs[i].Error()
+			r.Hosts = append(r.Hosts, h)
+			continue
+		}
+		good, h.Listen = append(good, i), nil
+		// the clock was read between the two moments
+		h.Clock = min(0, info.Time.Sub(asked).Seconds()) + max(0, info.Time.Sub(answered).Seconds())
+		r.Hosts = append(r.Hosts, h)
+		if err := g.fits(i, info, infos[good[0]]); err != nil {
+			r.advise("%v", err)
+		}
+		if h.Clock < -maxClock || h.Clock > maxClock {
+			r.advise("%s: its clock is %+.0f s off (have the system set it)", h.Name, h.Clock)
+		}
+		if first := r.Hosts[good[0]]; info.System != first.System {
+			r.advise("%s has %s, and %s %s: images can differ by rounding", h.Name, info.System, first.Name, first.System)
+		}
+	}
+	if model != "" {
+		errs = append(errs, g.compareModel(ctx, r, model, good))
+	}
+	for i, a := range good {
+		for _, b := range good[i+1:] {
+			out.Status("measuring %s and %s", g.Hosts[a].Name, g.Hosts[b].Name)
+			r.connect(ctx, g, a, b)
+			out.ClearStatus()
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return cmp.Or(out.Result(r), cli.ComplainAll(out, errors.Join(errs...)))
+}
+
+func (r *hostsReport) advise(format string, args ...any) {
+	r.Advice = append(r.Advice, fmt.Sprintf(format, args...))
+}
+
+// compareModel compares the files of a model on the hosts by their hashes.
+func (g *group) compareModel(ctx context.Context, r *hostsReport, model string, good []int) error {
+	files, errs := make([]map[string]string, len(g.Hosts)), make([]error, len(g.Hosts))
+	var wg sync.WaitGroup
+	for _, i := range good {
+		wg.Go(func() {
+			text, err := g.output(ctx, maxHash, i, "show", "--json", "--hash", "--", model)
+			var shown struct {
+				Files []struct{ Path, SHA256 string }
+			}
+			if err == nil {
+				err = json.Unmarshal(text, &shown)
+			}
+			if err != nil {
+				errs[i] = cli.Coded(cli.ExitModel, fmt.Errorf("%s: %w", g.Hosts[i].Name, err))
+			}
+			files[i] = map[string]string{}
+			for _, f := range shown.Files {
+				files[i][f.Path] = f.SHA256
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil || len(good) == 0 {
+		return err
+	}
+	first := good[0]
+	for _, i := range good[1:] {
+		for _, path := range cli.SortedKeys(files[first]) {
+			if files[i][path] != files[first][path] {
+				r.advise("%s: %s of %s is missing or another file than on %s (gomflux pull --verify compares it with the hub)",
+					g.Hosts[i].Name, path, model, g.Hosts[first].Name)
+			}
+		}
+	}
+	return nil
+}
+
+// connect measures the connection of two hosts.
+func (r *hostsReport) connect(ctx context.Context, g group, a, b int) {
+	g.Hosts = []host{g.Hosts[a], g.Hosts[b]}
+	c := connectionReport{Hosts: [2]string{g.Hosts[0].Name, g.Hosts[1].Name}}
+	ctx, cancel := context.WithTimeoutCause(ctx, maxMeasure, fmt.Errorf("no connection for %v (is there a firewall?)", maxMeasure))
+	defer cancel()
+	var text bytes.Buffer
+	err := g.run(ctx, &ui.Output{Stdout: &text, Stderr: io.Discard}, []string{"launch", "measure", g.Backend}, "")
+	if err == nil {
+		err = json.Unmarshal(text.Bytes(), &c.speed)
+	}
+	names := strings.Join(c.Hosts[:], " and ")
+	switch {
+	case err != nil:
+		c.Problem = err.Error()
+		r.advise("%s cannot connect: %v", names, err)
+	case c.Latency > maxLatency:
+		r.advise("%s: %s for a message is that of a radio network (connect them by a cable)", names, milliseconds(c.Latency))
+	case c.Bandwidth < minBandwidth:
+		r.advise("%s: %s is enough for images or prompts of each, but slow for one image of both (a Thunderbolt cable is faster)", names,
+			gigabits(c.Bandwidth))
+	}
+	r.Connections = append(r.Connections, c)
+}
+
+func milliseconds(s float64) string { return fmt.Sprintf("%.2g ms", 1000*s) }
+
+func gigabits(bits float64) string { return fmt.Sprintf("%.2g Gb/s", bits/1e9) }
+
+// Text implements ui.Result.
+func (r *hostsReport) Text(p *ui.Page) {
+	line := p.Fields(12)
+	problem := false
+	for _, h := range r.Hosts {
+		if problem = problem || h.Problem != ""; h.Problem != "" {
+			line("host", "%s", h.Problem)
+		} else {
+			line("host", "%s: gomflux %s, MLX %s with %s, %s, clock %+.1f s", h.Name, h.Version, h.MLX, strings.Join(h.Backends, " and "),
+				h.System, h.Clock)
+		}
+	}
+	for _, c := range r.Connections {
+		if c.Problem == "" {
+			line("connection", "%s and %s: %s, %s", c.Hosts[0], c.Hosts[1], gigabits(c.Bandwidth), milliseconds(c.Latency))
+		}
+	}
+	p.Printf("\n")
+	if len(r.Advice) == 0 && !problem {
+		p.Printf("nothing to mend\n")
+	}
+	for _, a := range r.Advice {
+		p.Printf("%s\n", ui.Escape(a))
+	}
+}

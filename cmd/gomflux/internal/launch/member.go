@@ -1,0 +1,96 @@
+package launch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+)
+
+// An order is what a rank is started with: the first line of its standard input. So nothing has to be
+// quoted for the shell of another machine, nor can others see it in a list of processes.
+type order struct {
+	Args   []string          `json:"args"`
+	Env    []string          `json:"env"`
+	Files  map[string]string `json:"files"` // contents of files that variables name
+	Folder string            `json:"folder"`
+}
+
+// newRankCommand is the command that the launcher runs on every host. It becomes the command of the order.
+func newRankCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "rank",
+		Short:  "Run the command that is on standard input (gomflux launch does this on every host)",
+		Hidden: true,
+		Args:   cli.NoArgs(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			signal.Reset() // or the process that follows would not know of a signal
+			o, err := readOrder(os.Stdin)
+			switch {
+			case cmd.Context().Err() != nil:
+				return context.Cause(cmd.Context())
+			case err != nil:
+				return cli.UsageErrorf("order of the launcher: %w", err)
+			}
+			return o.obey(cmd.ErrOrStderr())
+		},
+	}
+}
+
+// readOrder reads a line, and nothing after it, which the command reads.
+func readOrder(r io.Reader) (o order, err error) {
+	var line []byte
+	for b := []byte{0}; b[0] != '\n'; line = append(line, b[0]) {
+		if _, err := io.ReadFull(r, b); err != nil {
+			return o, err
+		}
+	}
+	return o, json.Unmarshal(line, &o)
+}
+
+// obey replaces this process by that of the command.
+func (o *order) obey(stderr io.Writer) error {
+	if err := os.Chdir(o.Folder); err != nil {
+		folder, _ := os.Getwd()
+		fmt.Fprintf(stderr, "gomflux: warning: %v, so that files are in %s\n", err, folder)
+	}
+	for name, text := range o.Files {
+		path, err := openFile(text)
+		if err != nil {
+			return err
+		}
+		o.Env = append(o.Env, name+"="+path)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(program, append(os.Args[:1], o.Args...), append(os.Environ(), o.Env...))
+}
+
+// openFile returns the name of an open file that is in no folder, so that nothing is left of it, however
+// the process ends. On a Mac its readers share its offset, so it can be read once, as MLX does.
+func openFile(text string) (string, error) {
+	f, err := os.CreateTemp("", "gomflux-")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	os.Remove(f.Name())
+	if _, err := f.WriteString(text); err != nil {
+		return "", err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	fd, err := unix.Dup(int(f.Fd())) // which stays open
+	return fmt.Sprintf("/dev/fd/%d", fd), err
+}

@@ -1,0 +1,223 @@
+package launch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+)
+
+const (
+	// consequences is how long the launcher waits, after a rank has failed, for others that end because
+	// of it, or for the same reason.
+	consequences = time.Second
+	// maxStart is how long a rank may be silent at first, in addition to rank.Silence.
+	maxStart = 40 * time.Second
+	// maxEnd is how long a rank may take to end by itself.
+	maxEnd = 5 * time.Second
+)
+
+// A failure is why the ranks of a start could not go on.
+type failure struct {
+	text string
+	code int
+	rest []int // indices of the hosts that can do the rest of the work; nil if nobody can
+	done []int // images that were written
+}
+
+func (f *failure) Error() string { return f.text }
+
+// run runs a command with arguments on all hosts. If a rank is lost, and the others can do the rest, they
+// are started again.
+func (g *group) run(ctx context.Context, out *ui.Output, args []string, input string) error {
+	s := &screen{stdout: out.Stdout, stderr: out.Stderr, tty: ui.IsTerminal(out.Stderr)}
+	hosts, done := make([]int, len(g.Hosts)), map[int]bool{}
+	for i := range hosts {
+		hosts[i] = i
+	}
+	for {
+		err := g.once(ctx, s, hosts, done, args, input)
+		var f *failure
+		if !errors.As(err, &f) {
+			return err
+		}
+		if f.rest == nil {
+			return cli.Coded(f.code, f)
+		}
+		var names []string
+		for _, host := range f.rest {
+			names = append(names, g.name(host))
+		}
+		out.Warn("%v; the rest is left for %s", f, strings.Join(names, ", "))
+		for _, i := range f.done {
+			done[i] = true
+		}
+		hosts = f.rest
+	}
+}
+
+// once runs the command until all ranks have ended. The error is a *failure if one of them has failed.
+func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]bool, args []string, input string) error {
+	var all, failed []*process // failed in the order in which they have
+	ended := make(chan *process, len(hosts))
+	defer func() {
+		s.show("")
+		end(all)
+	}()
+	folder, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	for i, host := range hosts {
+		env, files := g.environment(hosts, i)
+		o := order{Args: args, Env: append(env, rank.EnvDone+"="+indices(done)), Files: files, Folder: folder}
+		p, err := g.start(host, i, o, input, s, ended)
+		if err != nil {
+			return err
+		}
+		all = append(all, p)
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var grace <-chan time.Time
+	for live := len(all); live > 0; {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-grace:
+			live = 0
+		case p := <-ended:
+			live--
+			if p.cmd.ProcessState.Success() {
+				p.release()
+				continue
+			}
+			if failed = append(failed, p); grace == nil {
+				grace = time.After(consequences)
+			}
+		case <-tick.C:
+			var parts []string
+			for _, p := range all {
+				if text := p.reported().Progress; text != "" && p.running() {
+					parts = append(parts, p.name+": "+ui.Plain(text))
+				}
+				if p.running() && p.silent.Tick() && len(failed) == 0 {
+					failed, live = append(failed, p), 0
+				}
+			}
+			s.show(strings.Join(parts, ", "))
+		}
+	}
+	if len(failed) > 0 {
+		return newFailure(all, failed)
+	}
+	return nil
+}
+
+// newFailure finds the reason, which is the first rank that was lost, or else the first that has failed.
+// What all ranks report is no matter of one rank.
+func newFailure(all, failed []*process) *failure {
+	who, lostOne := failed[0], false
+	f, gone, texts := &failure{}, map[*process]bool{}, map[string]bool{}
+	for i, p := range failed {
+		reason, code, lost := p.failure()
+		texts[reason] = true
+		if gone[p] = lost; i == 0 || lost && !lostOne {
+			who, lostOne = p, lost
+			f.text, f.code = reason, code
+		}
+	}
+	if len(failed) == len(all) && len(texts) == 1 && !lostOne {
+		return f
+	}
+	f.text = who.name + ": " + f.text
+	first := all[0].reported()
+	f.done, gone[who] = first.Done, true
+	for _, p := range all {
+		if first.Resumable && f.code == cli.ExitFailure && !gone[p] { // invalid input would fail again
+			f.rest = append(f.rest, p.host)
+		}
+	}
+	return f
+}
+
+// end ends the ranks that run: all find their standard input closed, and those that do not end then are
+// killed. A rank elsewhere that hangs ends when it wakes.
+func end(all []*process) {
+	for _, p := range all {
+		p.stdin.Close()
+	}
+	late := time.After(maxEnd)
+	for _, p := range all {
+		select {
+		case <-p.ended:
+		case <-late:
+			for _, p := range all {
+				if p.running() {
+					killGroup(p.cmd)
+				}
+			}
+		}
+		<-p.ended
+	}
+}
+
+// indices returns numbers with commas between them.
+func indices(set map[int]bool) string {
+	var words []string
+	for _, i := range slices.Sorted(maps.Keys(set)) {
+		words = append(words, strconv.Itoa(i))
+	}
+	return strings.Join(words, ",")
+}
+
+// environment returns the variables of a rank, those of MLX as mlx.launch sets them, and the contents of
+// files that variables name. hosts are those of all ranks; a single one has no group.
+func (g *group) environment(hosts []int, at int) (env []string, files map[string]string) {
+	env = append(slices.Clone(g.Env), rank.Env+"=1")
+	if len(hosts) == 1 {
+		return env, nil
+	}
+	env = append(env, "MLX_RANK="+strconv.Itoa(at))
+	var addresses [][]string
+	var devices [][]any
+	for _, i := range hosts {
+		addresses = append(addresses, g.Hosts[i].addresses)
+		var row []any
+		for _, k := range hosts {
+			if g.Backend == jaccl {
+				row = append(row, g.Hosts[i].RDMA[k])
+			}
+		}
+		devices = append(devices, row)
+	}
+	first := addresses[0][0] // where rank 0 waits for the others
+	switch g.Backend {
+	case nccl:
+		ip, port, _ := strings.Cut(first, ":")
+		env = append(env, "MLX_WORLD_SIZE="+strconv.Itoa(len(hosts)), "NCCL_HOST_IP="+ip, "NCCL_PORT="+port)
+		if g.local {
+			gpu := strconv.Itoa(hosts[at])
+			if list := strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ","); list[0] != "" && hosts[at] < len(list) {
+				gpu = list[hosts[at]]
+			}
+			env = append(env, "CUDA_VISIBLE_DEVICES="+gpu)
+		}
+		return env, nil
+	case jaccl:
+		text, _ := json.Marshal(devices) // what was read as JSON
+		return append(env, "MLX_JACCL_COORDINATOR="+first), map[string]string{"MLX_IBV_DEVICES": string(text)}
+	default:
+		text, _ := json.Marshal(addresses)
+		return env, map[string]string{"MLX_HOSTFILE": string(text)}
+	}
+}

@@ -1,0 +1,134 @@
+// Package rank is the life line between gomflux launch and the processes that it starts, the ranks.
+//
+// A rank writes a beat to standard error every two seconds: a marker byte, a [Beat] as JSON, and a line
+// end. The launcher filters beats out. On the rank's standard input it writes one line, the text that the
+// command reads as its own input, as a JSON string, and after it an empty line every two seconds. A side
+// that hears nothing for [Silence], or finds its end of the pipe closed, takes the other for dead. So
+// nothing is left of a run if a process is killed or stopped, or a cable is pulled.
+package rank
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	// Env is the variable that is 1 in a process that gomflux launch started.
+	Env = "GOMFLUX_LAUNCHED"
+	// EnvDone is the variable with the indices of images that an earlier start of the run has written.
+	EnvDone = "GOMFLUX_DONE"
+
+	Marker   = "\x1e" // begins a beat
+	Interval = 2 * time.Second
+)
+
+// Silence is how long one side may be silent. Tests shorten it.
+var Silence = 20 * time.Second
+
+// A Beat is what a rank reports of itself.
+type Beat struct {
+	Done      []int  `json:"done,omitempty"`      // indices of images that it has written since the beat before
+	Resumable bool   `json:"resumable,omitempty"` // the others can do the rest without it
+	Progress  string `json:"progress,omitempty"`  // what it does, for people
+}
+
+var line struct {
+	sync.Mutex
+	to   io.Writer // nil in a process without a launcher
+	next Beat
+}
+
+// Start begins the life line if a launcher started this process, and calls end when the launcher is
+// gone. It returns what the command reads as its standard input.
+func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
+	if os.Getenv(Env) != "1" {
+		return stdin
+	}
+	os.Unsetenv(Env)               // a process that this one starts has no launcher
+	signal.Ignore(syscall.SIGPIPE) // of standard error, if the launcher is gone: end comes instead
+	line.to = stderr
+	input, write := io.Pipe()
+	var silent Silent
+	go func() {
+		for ; ; time.Sleep(Interval) {
+			report(func(*Beat) {}, true)
+		}
+	}()
+	go func() {
+		for ; !silent.Tick(); time.Sleep(time.Second) {
+		}
+		end()
+	}()
+	go func() {
+		lines := bufio.NewReader(stdin)
+		first, err := lines.ReadBytes('\n')
+		go func() { // the command may never read it
+			var text string
+			json.Unmarshal(first, &text) // half a line is no input: the launcher is gone
+			io.WriteString(write, text)
+			write.Close()
+		}()
+		for err == nil {
+			silent.Heard()
+			_, err = lines.ReadByte()
+		}
+		end()
+	}()
+	return input
+}
+
+// A Silent counts seconds of silence, except those in which this process was stopped itself.
+type Silent struct{ seconds atomic.Int32 }
+
+// Begin begins the silence with more time for a start.
+func (s *Silent) Begin(more time.Duration) { s.seconds.Store(-int32(more / time.Second)) }
+
+// Heard ends the silence.
+func (s *Silent) Heard() { s.seconds.Store(0) }
+
+// Tick is called every second, and reports whether the silence lasts too long.
+func (s *Silent) Tick() bool { return time.Duration(s.seconds.Add(1))*time.Second > Silence }
+
+// report changes the next beat, and writes it now, in one piece, or when it is time.
+func report(change func(*Beat), now bool) {
+	line.Lock()
+	defer line.Unlock()
+	if line.to == nil {
+		return
+	}
+	if change(&line.next); now {
+		text, _ := json.Marshal(line.next) // only numbers and texts
+		io.WriteString(line.to, Marker+string(text)+"\n")
+		line.next.Done = nil
+	}
+}
+
+// Done reports that this rank has written the image of an index. Without a launcher it does nothing.
+func Done(index int) { report(func(b *Beat) { b.Done = append(b.Done, index) }, true) }
+
+// Resumable reports that the work is split so that the other ranks can do the rest without one of them:
+// if one is lost, the launcher starts the others again, and [Before] returns the images that are written.
+func Resumable() { report(func(b *Beat) { b.Resumable = true }, true) }
+
+// Progress reports what this rank does, for people.
+func Progress(text string) { report(func(b *Beat) { b.Progress = text }, false) }
+
+// Before returns the indices of the images that earlier starts of this run have written.
+func Before() map[int]bool {
+	done := map[int]bool{}
+	for word := range strings.SplitSeq(os.Getenv(EnvDone), ",") {
+		if i, err := strconv.Atoi(word); err == nil {
+			done[i] = true
+		}
+	}
+	return done
+}

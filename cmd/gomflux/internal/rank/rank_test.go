@@ -1,0 +1,74 @@
+package rank
+
+import (
+	"bufio"
+	"io"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLifeLine(t *testing.T) {
+	Done(1) // without a launcher nothing is written
+	alone := strings.NewReader("as it is")
+	if stdin := Start(alone, nil, nil); stdin != alone {
+		t.Error("without a launcher standard input changes")
+	}
+
+	t.Setenv(Env, "1")
+	stdin, launcher := io.Pipe()
+	beats, stderr := io.Pipe()
+	ended := make(chan bool)
+	input := Start(stdin, stderr, func() { ended <- true })
+	if _, set := os.LookupEnv(Env); set {
+		t.Error("processes that this one starts would have a launcher")
+	}
+	lines := bufio.NewScanner(beats)
+	waitFor := func(want string) { // there is another beat every two seconds
+		for lines.Scan() && lines.Text() != Marker+want {
+		}
+	}
+	go Done(7)
+	waitFor(`{"done":[7]}`)
+	go func() {
+		Progress("step 1/9")
+		Resumable()
+	}()
+	waitFor(`{"resumable":true,"progress":"step 1/9"}`)
+	go io.Copy(io.Discard, beats)
+
+	go io.WriteString(launcher, "\"a \\\"prompt\\\"\\n\"\n\n\n")
+	if text, err := io.ReadAll(input); err != nil || string(text) != "a \"prompt\"\n" {
+		t.Errorf("input %q, %v", text, err)
+	}
+	select {
+	case <-ended:
+		t.Error("it has ended while there is a launcher")
+	case <-time.After(100 * time.Millisecond):
+	}
+	launcher.Close()
+	<-ended
+}
+
+func TestSilent(t *testing.T) {
+	var s Silent
+	for second := range 100 {
+		switch long := s.Tick(); {
+		case second == 10:
+			s.Heard()
+		case long != (second > 30):
+			t.Fatalf("after %d seconds, of which 10 were before the last sign of life: %v", second, long)
+		}
+	}
+}
+
+func TestBefore(t *testing.T) {
+	for text, want := range map[string]map[int]bool{"": {}, "3": {3: true}, "0,12": {0: true, 12: true}} {
+		t.Setenv(EnvDone, text)
+		if got := Before(); !maps.Equal(got, want) {
+			t.Errorf("%q: %v, expected %v", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package gomflux
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+)
+
+// A Split is a way to split the work of generating images over the processes of a [Group].
+type Split string
+
+const (
+	// AutoSplit stands for SplitPasses, or SplitSequence without classifier-free guidance.
+	AutoSplit Split = models.SplitAuto
+	// SplitPictures means that each process generates images of its own, as if it were alone: those of
+	// which the index modulo Group.Size is Group.Rank, say. [Group.Gather] brings results together.
+	SplitPictures Split = models.SplitPictures
+	// SplitPasses splits classifier-free guidance: half of the processes run the model for the prompt, the other
+	// half for the negative prompt. With two, the image is that of one process, bit for bit.
+	SplitPasses Split = models.SplitPasses
+	// SplitSequence splits the tokens of the transformer. Images can differ from those of one process by
+	// rounding.
+	SplitSequence Split = models.SplitSequence
+	// SplitStages splits the blocks of the transformer.
+	SplitStages Split = models.SplitStages
+)
+
+// A Group is several processes that generate images together, on one machine or several. A nil Group is a
+// process that is alone.
+type Group struct{ group *mlx.Group }
+
+// Join connects this process with those that gomflux launch or mlx.launch started together with it, and waits
+// for all of them. MLX's environment variables describe them: MLX_RANK and, for MLX's backend ring (TCP),
+// MLX_HOSTFILE; MLX_WORLD_SIZE, NCCL_HOST_IP and NCCL_PORT for nccl; MLX_IBV_DEVICES and
+// MLX_JACCL_COORDINATOR for jaccl. Without MLX_RANK the process is alone, and Join returns nil. Processes with
+// other versions of gomflux or MLX are an error. Join may be called once.
+//
+// All processes of a group must open the same models and generate the same images in the same order, except
+// with [SplitPictures]. A process that waits for one that has ended cannot be cancelled: it waits until it is
+// ended, as gomflux launch does.
+func Join(ctx context.Context) (*Group, error) {
+	if os.Getenv("MLX_RANK") == "" { // the library is not needed
+		return nil, nil
+	}
+	g := &Group{}
+	err := mlx.Do(ctx, func() (err error) {
+		if g.group, err = models.JoinGroup(); err != nil {
+			return err
+		}
+		return models.Agree(g.group, []models.Field{{Name: "the version of gomflux", Value: Version()},
+			{Name: "the version of MLX", Value: mlx.Version()}})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// Rank is the number of this process in its group, from 0.
+func (g *Group) Rank() int {
+	if g == nil {
+		return 0
+	}
+	return g.group.Rank()
+}
+
+// Size is the number of processes in the group.
+func (g *Group) Size() int {
+	if g == nil {
+		return 1
+	}
+	return g.group.Size()
+}
+
+// Gather returns the data that each process passes, by their ranks. All processes of the group call it at the
+// same time, and get the same.
+func (g *Group) Gather(ctx context.Context, data []byte) (all [][]byte, err error) {
+	if g == nil {
+		return [][]byte{data}, nil
+	}
+	err = mlx.Do(ctx, func() error {
+		all = g.group.Gather(data)
+		return nil
+	})
+	return all, err
+}
+
+// seed returns the seed of rank 0.
+func (g *Group) seed(ctx context.Context, own uint64) (uint64, error) {
+	all, err := g.Gather(ctx, binary.LittleEndian.AppendUint64(nil, own))
+	if err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint64(all[0]), nil
+}

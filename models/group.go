@@ -1,0 +1,288 @@
+package models
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+)
+
+// The ways to split the work of a run over the processes of a group.
+const (
+	SplitAuto     = "auto"     // passes, or sequence without guidance
+	SplitPictures = "pictures" // each process generates images of its own, and knows nothing of the others
+	SplitPasses   = "passes"   // the passes for prompt and negative prompt; of more than two processes each half has one
+	SplitSequence = "sequence" // the tokens of the transformer
+	SplitStages   = "stages"   // the blocks of the transformer
+)
+
+// Splits are the values of Request.Split.
+var Splits = []string{SplitAuto, SplitPictures, SplitPasses, SplitSequence, SplitStages}
+
+// A division has the parts of a pipeline's group that compute something together in a split, nil without.
+type division struct {
+	passes   *mlx.Group // two members, of which the first has the pass for the prompt
+	sequence *mlx.Group // the members that have the same pass
+}
+
+// SplitOf returns how the pipeline's group generates the image of a request, one of Splits but SplitAuto,
+// and the number of its members: "" and 0 for a process that is alone.
+func (p *Pipeline) SplitOf(r *Request) (split string, members int, err error) {
+	split = cmp.Or(r.Split, SplitAuto)
+	if !slices.Contains(Splits, split) {
+		return "", 0, errs.Requestf("split %q: expected one of %s", split, strings.Join(Splits, ", "))
+	}
+	if p.group == nil {
+		if split != SplitAuto {
+			err = errs.Requestf("split %s: this process is alone (gomflux launch starts several that compute together)", split)
+		}
+		return "", 0, err
+	}
+	n := p.group.Size()
+	passes, sequence := p.checkPasses(r, n), p.checkSequence(r, n)
+	switch split {
+	case SplitPasses:
+		err = passes
+	case SplitSequence:
+		err = sequence
+	case SplitStages:
+		err = errs.Requestf("split stages: no model can be split into stages yet (%s can be split into other ways)", p.Class)
+	case SplitAuto:
+		if split = SplitPasses; passes != nil {
+			split, err = SplitSequence, sequence
+		}
+	}
+	return split, n, err
+}
+
+// checkPasses returns an error if n processes cannot share the passes of a request.
+func (p *Pipeline) checkPasses(r *Request, n int) error {
+	switch {
+	case !p.UsesNegativePrompt(*r):
+		return errs.Requestf("split passes: %s has one pass in each step at guidance %g (a guidance scale with a negative prompt has two)",
+			p.Class, r.Guidance)
+	case n%2 != 0:
+		return errs.Requestf("split passes: there are two passes for %d processes (start an even number)", n)
+	case n > 2:
+		return p.checkSequence(r, n/2)
+	}
+	return nil
+}
+
+// checkSequence returns an error if n processes cannot share the transformer's sequence.
+func (p *Pipeline) checkSequence(r *Request, n int) error {
+	if tokens := p.tokens(r.Height, r.Width); tokens < n {
+		return errs.Requestf("split sequence: an image of %dx%d has %d tokens for %d processes (generate %d images or more: "+
+			"--split pictures)", r.Width, r.Height, tokens, n, n)
+	}
+	return nil
+}
+
+// divide returns the parts of the group for a split. All members call it at once.
+func (p *Pipeline) divide(split string) division {
+	d, ok := p.divisions[split]
+	if ok || p.group == nil {
+		return d
+	}
+	n := p.group.Size()
+	switch {
+	case split == SplitSequence:
+		d.sequence = p.group
+	case split == SplitPasses && n == 2:
+		d.passes = p.group
+	case split == SplitPasses:
+		var pairs [][]int // of a ring these are neighbours: 0 and 3, 1 and 2
+		halves := make([][]int, 2)
+		for i := range n {
+			halves[2*i/n] = append(halves[2*i/n], i)
+			if i < n/2 {
+				pairs = append(pairs, []int{i, n - 1 - i})
+			}
+		}
+		d.passes, d.sequence = p.group.Split(pairs), p.group.Split(halves)
+	}
+	p.divisions[split] = d
+	return d
+}
+
+// A Field is something that all members of a group must have in common.
+type Field struct{ Name, Value string }
+
+// Agree returns an error unless all members of a group have the same fields. It names the first that
+// differs and the member. All members call it at once, on the MLX thread.
+func Agree(g *mlx.Group, fields []Field) error {
+	type member struct {
+		Host   string
+		Fields []Field
+	}
+	host, _ := os.Hostname()
+	text, err := json.Marshal(member{host, fields})
+	if err != nil {
+		return err
+	}
+	var first member
+	for rank, text := range g.Gather(text) {
+		var m member
+		if err := json.Unmarshal(text, &m); err != nil {
+			return fmt.Errorf("rank %d runs another version of gomflux: %w", rank, err)
+		}
+		if rank == 0 {
+			first = m
+		}
+		for i := range max(len(first.Fields), len(m.Fields)) {
+			a, b := at(first.Fields, i), at(m.Fields, i)
+			if a != b {
+				show := func(f Field) string { return quote.Printable(fmt.Sprintf("%.60s", cmp.Or(f.Value, "none"))) }
+				return errs.Requestf("the processes differ in %s: %s on rank 0 (%s), and %s on rank %d (%s)",
+					cmp.Or(a.Name, b.Name), show(a), first.Host, show(b), rank, m.Host)
+			}
+		}
+	}
+	return nil
+}
+
+func at(fields []Field, i int) (f Field) {
+	if i < len(fields) {
+		f = fields[i]
+	}
+	return f
+}
+
+// agreeOnModel compares the model and the runs that it is loaded for with those of the other processes of
+// the group, before weights are read.
+func (p *Pipeline) agreeOnModel(runs []*Run, o LoadOptions) error {
+	if p.group == nil {
+		return nil
+	}
+	var q mlx.Quantization // none
+	if o.Quantize != nil {
+		q = *o.Quantize
+	}
+	fields := []Field{{"pipeline", p.Class}, {"device", p.device.String()}, {"dtype", p.dtype.String()},
+		{"quantization", fmt.Sprintf("%d bits in groups of %d %s", q.Bits, q.Group, q.Mode)}}
+	for _, c := range p.declared.Components {
+		fields = append(fields, Field{"the files of " + c.Dir, p.files[c.Dir]})
+	}
+	for _, l := range o.LoRAs {
+		dir, name := path.Split(l.Path)
+		f, err := checkpoint.Open(os.DirFS(cmp.Or(dir, ".")), name)
+		if err != nil {
+			return err
+		}
+		sum, err := sampleHash(nil, f)
+		f.Close()
+		if err != nil {
+			return err
+		}
+		fields = append(fields, Field{"LoRA " + name, fmt.Sprintf("%s times %g, baked %t", sum, l.Scale, !o.RuntimeLoRA)})
+	}
+	for _, r := range runs {
+		fields = append(fields, r.fields()...)
+	}
+	return Agree(p.group, fields)
+}
+
+// sampleHash identifies a component by its config and samples of its files.
+func sampleHash(config []byte, files ...*checkpoint.File) (string, error) {
+	h := sha256.New()
+	h.Write(config)
+	for _, f := range files {
+		if err := f.WriteSample(h); err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}
+
+// identify notes what the files of a component are, for agreeOnModel.
+func (p *Pipeline) identify(c component.Component, ck *checkpoint.Checkpoint) (err error) {
+	if p.group == nil {
+		return nil
+	}
+	const most = 1 << 20 // bytes of a config, which the model has been declared by
+	config, err := checkpoint.ReadFile(p.loader.FS, path.Join(c.Dir, component.ConfigFile), most)
+	if err == nil {
+		p.files[c.Dir], err = sampleHash(config, ck.Files...)
+	}
+	return err
+}
+
+// fields lists everything that a run depends on, except its model and its seeds.
+func (r *Run) fields() (fields []Field) {
+	request := reflect.ValueOf(r.Request)
+	for i := range request.NumField() {
+		f := request.Type().Field(i)
+		switch f.Type.Kind() {
+		case reflect.String, reflect.Int, reflect.Float64, reflect.Bool:
+			fields = append(fields, Field{"the field " + f.Name, fmt.Sprint(request.Field(i))})
+		}
+	}
+	sum := sha256.New()
+	if r.Image != nil {
+		hash := r.Conversions.convert(r.Autoencoder, r.Image).hash
+		sum.Write(hash[:])
+	}
+	for _, img := range r.references() {
+		sum.Write(img.hash[:])
+	}
+	if r.mask != nil {
+		sum.Write(r.mask.Pix)
+	}
+	fields = append(fields, Field{"the input images", hex.EncodeToString(sum.Sum(nil)[:8])},
+		Field{"the guidance interval", fmt.Sprint(r.GuidanceInterval)}, Field{"the noise schedule", fmt.Sprint(r.schedule.Timesteps)})
+	for _, prompt := range r.prompts {
+		for _, t := range prompt.tokens {
+			fields = append(fields, Field{"the tokens of the " + prompt.label, fmt.Sprint(t.Count)})
+		}
+	}
+	return fields
+}
+
+// joinSplit prepares the run for the split of its group, and compares it with that of the other processes.
+func (r *Run) joinSplit(seeds []uint64) error {
+	r.division = r.divide(r.Split)
+	if r.passes == nil && r.sequence == nil {
+		return nil
+	}
+	return Agree(r.group, append(r.fields(), Field{"the seeds", fmt.Sprint(seeds)}))
+}
+
+// own returns the prompts whose passes this process computes.
+func (r *Run) own() []*prompt {
+	if r.passes == nil {
+		return r.prompts
+	}
+	return r.prompts[r.passes.Rank():][:1]
+}
+
+// exchange returns the predictions [B, C, h, w] of both passes, of which this process has computed its own.
+func (r *Run) exchange(own *mlx.Array) (positive, negative *mlx.Array) {
+	both, n := r.passes.AllGather(own), own.Dim(0)
+	return both.Slice(0, 0, n), both.Slice(0, n, 2*n)
+}
+
+// agreeOnSkipped exchanges the steps that step caches left out, of which a process knows those of its own
+// pass.
+func (r *Run) agreeOnSkipped() error {
+	if r.passes == nil || r.StepCache == "" {
+		return nil
+	}
+	steps := []*[]int{&r.skipped, &r.skippedNegative}
+	own, err := json.Marshal(*steps[r.passes.Rank()])
+	for i, text := range r.passes.Gather(own) {
+		err = cmp.Or(err, json.Unmarshal(text, steps[i]))
+	}
+	return err
+}
