@@ -189,16 +189,21 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 	report := onCallerFunc(o.Progress)
 	const steps = 1000
 	done := -1
-	large, err := onMLX(ctx, func() (*image.NRGBA, error) {
-		return u.network.Enlarge(img, func(share float64) {
+	opaque := false
+	large, err := onMLX(ctx, func() (large *image.NRGBA, err error) {
+		large, opaque, err = u.network.Enlarge(img, func(share float64) {
 			if now := int(share * steps); report != nil && now > done {
 				done = now
 				report(Progress{Phase: PhaseUpscale, Step: now, Steps: steps})
 			}
 		})
+		return large, err
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case opaque && large.Rect.Size() == image.Pt(w, h):
+		return (*image.RGBA)(large), nil // the same bytes
 	}
 	return resized(large, w, h), nil
 }
