@@ -135,9 +135,11 @@ func (m *RRDBNet) enlarge(x *mlx.Array, limit int64, emit func(*mlx.Array), done
 	y := first
 	parts := len(m.Body) + ceilDiv(h, upRows)
 	for i, block := range mlx.Layers(m.Body, &y) {
-		y = block.forward(y, grown, denseRows)
-		mlx.Eval(y)
-		done(float64(i+1) / float64(parts))
+		in := y
+		y = block.forward(in, grown, denseRows)
+		mlx.AsyncEval(y)
+		mlx.Eval(in) // waits for the block before, while a GPU has the next one
+		done(float64(i) / float64(parts))
 	}
 	y = mlx.Scope(func() *mlx.Array { return first.Add(strips(y, denseRows, 1, m.ConvBody.Forward)) })
 	mlx.Eval(y)
