@@ -1,8 +1,6 @@
 package api
 
 import (
-	"context"
-	"image"
 	"slices"
 	"strings"
 
@@ -49,22 +47,4 @@ func FindUpscaler(name string) (string, error) {
 		names = append(names, u.Name)
 	}
 	return "", errs.Requestf("upscaler %.100q: expected one of %s", name, strings.Join(names, ", "))
-}
-
-// Upscale enlarges an image by a listed upscaler, to at most so many pixels. The network is loaded for it.
-func Upscale(ctx context.Context, name string, img image.Image, o *gomflux.UpscaleOptions, maxPixels int) (image.Image, error) {
-	u, err := gomflux.OpenUpscaler(ctx, name, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer u.Close()
-	size := img.Bounds().Size()
-	w, h, err := u.Size(size.X, size.Y, o)
-	if err != nil {
-		return nil, err
-	}
-	if w*h > maxPixels {
-		return nil, errs.Requestf("size %dx%d: expected at most %d pixels", w, h, maxPixels)
-	}
-	return u.Upscale(ctx, img, o)
 }

@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"image"
 	"testing"
+	"time"
 
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // TestUpscale enlarges an image, which keeps its settings.
 func TestUpscale(t *testing.T) {
 	s := serve(t, nil)
+	e := engine.New(engine.Config{Keep: time.Hour})
+	defer e.Close(t.Context())
+	s.api = New(e, s.api.Config)
 	var list struct {
 		Upscalers []struct {
 			Name  string
@@ -43,4 +48,7 @@ func TestUpscale(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.call("POST", "/api/v1/upscale?upscaler=lanczos", large.String(), 400, nil)
+	if jobs := e.Jobs(""); len(jobs) != 3 || jobs[2].State != engine.Done || jobs[2].Model != "lanczos" || jobs[0].State != engine.Failed {
+		t.Errorf("jobs %+v", jobs)
+	}
 }
