@@ -203,9 +203,14 @@ type upscaling struct {
 }
 
 func (o *upscaleOptions) run(ctx context.Context, out *ui.Output, args []string) error {
-	for _, arg := range args { // loading a model can take minutes
-		if _, err := picture.ReadFile(arg); err != nil {
+	images, left := make([]*picture.Picture, len(args)), keptPixels
+	for i, arg := range args { // before a model is loaded, which can take minutes
+		p, err := picture.ReadFile(arg)
+		if err != nil {
 			return cli.Coded(cli.ExitUsage, err)
+		}
+		if size := p.Image.Rect.Size(); size.X*size.Y <= left {
+			images[i], left = p, left-size.X*size.Y
 		}
 		if o.refine.Given() && o.prompt == "" && settingsOf(arg).Prompt == "" {
 			return cli.UsageErrorf("%s: has no prompt in its settings (give one with --prompt)", arg)
@@ -227,13 +232,17 @@ func (o *upscaleOptions) run(ctx context.Context, out *ui.Output, args []string)
 		}
 		defer u.model.Close()
 	}
-	for _, arg := range args {
-		if err := u.image(ctx, arg); err != nil {
+	for i, arg := range args {
+		if err := u.image(ctx, arg, images[i]); err != nil {
 			return err
 		}
+		images[i] = nil
 	}
 	return nil
 }
+
+// keptPixels limits the images that are kept from their check to their turn. Others are decoded again.
+const keptPixels = 32 << 20
 
 // openModel loads the model of --refine.
 func (u *upscaling) openModel(ctx context.Context) error {
@@ -254,11 +263,12 @@ func (u *upscaling) openModel(ctx context.Context) error {
 	return nil
 }
 
-// image enlarges an image.
-func (u *upscaling) image(ctx context.Context, name string) error {
-	p, err := picture.ReadFile(name)
-	if err != nil {
-		return cli.Coded(cli.ExitUsage, err)
+// image enlarges an image, which is decoded if p is nil.
+func (u *upscaling) image(ctx context.Context, name string, p *picture.Picture) (err error) {
+	if p == nil {
+		if p, err = picture.ReadFile(name); err != nil {
+			return cli.Coded(cli.ExitUsage, err)
+		}
 	}
 	settings := settingsOf(name)
 	from := p.Image.Rect.Size()
