@@ -20,7 +20,7 @@ func (a *API) listUpscalers(w http.ResponseWriter, r *http.Request) error {
 // as a job, which is canceled if the client goes away.
 func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	name, err := api.FindUpscaler(q.Get("upscaler"))
+	u, err := api.FindUpscaler(q.Get("upscaler"))
 	if err != nil {
 		return badRequest("%v", err)
 	}
@@ -41,7 +41,7 @@ func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	}
 	var img image.Image
 	j, err := a.engine.Submit(r.Context(), engine.Request{Client: engine.Client(r.Context()), Upscale: &engine.Upscaling{
-		Upscaler: name, Images: []image.Image{decoded.Pixels()}, UpscaleOptions: o, MaxPixels: a.MaxPixels,
+		Upscaler: u.Name, Images: []image.Image{decoded.Pixels()}, UpscaleOptions: o, MaxPixels: a.MaxPixels,
 		Done: func(large image.Image) { img = large },
 	}})
 	if err != nil {
@@ -62,7 +62,7 @@ func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	if found, err := picture.ReadSettings(bytes.NewReader(body.Bytes())); err == nil {
 		settings = &found.Settings
 		size := img.Bounds().Size()
-		settings.Upscaler, settings.UpscaledWidth, settings.UpscaledHeight = name, size.X, size.Y
+		settings.Upscaler, settings.UpscaledWidth, settings.UpscaledHeight = u.Name, size.X, size.Y
 		if settings.Check() != nil {
 			settings = nil
 		}

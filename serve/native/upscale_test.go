@@ -13,15 +13,23 @@ import (
 // TestUpscale enlarges an image, which keeps its settings.
 func TestUpscale(t *testing.T) {
 	s := serve(t, nil)
-	e := engine.New(engine.Config{Keep: time.Hour})
-	defer e.Close(t.Context())
-	s.api = New(e, s.api.Config)
 	var list struct {
 		Upscalers []struct {
 			Name  string
 			Scale int
 		}
 	}
+	s.call("POST", "/api/v1/jobs", `{"prompt":"a cat","enlarge":{"upscaler":"Lanczos","refine":0.3}}`, 202, nil)
+	_, q := s.engine.last()
+	if o := q.Options.Enlarge; o == nil || o.Upscaler != "lanczos" || o.Scale != 2 || o.Refine.Strength != 0.3 {
+		t.Errorf("enlarge %+v", o)
+	}
+	for _, bad := range []string{`"scale":9`, `"scale":0.5`, `"refine":1`, `"upscaler":"x"`} {
+		s.call("POST", "/api/v1/jobs", `{"enlarge":{`+bad+`}}`, 400, nil)
+	}
+	e := engine.New(engine.Config{Keep: time.Hour})
+	defer e.Close(t.Context())
+	s.api = New(e, s.api.Config)
 	s.call("GET", "/api/v1/upscalers", "", 200, &list)
 	if n := len(list.Upscalers); n == 0 || list.Upscalers[n-1].Name != "lanczos" || list.Upscalers[n-1].Scale != 8 {
 		t.Errorf("upscalers %v", list)

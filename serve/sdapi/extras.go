@@ -80,9 +80,11 @@ func (h *Handler) enlarge(r *http.Request, body []byte, batch bool) ([]string, e
 		return nil, badRequest("imageList: expected 1 to %d images, found %d", maxImages, len(texts))
 	}
 	if name != "" && !strings.EqualFold(name, none) {
-		if name, err = api.FindUpscaler(name); err != nil {
+		u, err := api.FindUpscaler(name)
+		if err != nil {
 			return nil, err
 		}
+		name = u.Name
 	}
 	left := api.InputPixels(h.maxPixels)
 	var images []image.Image
@@ -165,10 +167,10 @@ func (p *plan) setHires(maxPixels int) error {
 	if hr == nil {
 		return nil
 	}
-	e := &gomflux.EnlargeOptions{}
-	var err error
-	if e.Upscaler, err = api.FindUpscaler(hr.upscaler); err != nil || strings.EqualFold(hr.upscaler, none) {
-		e.Upscaler = gomflux.Lanczos
+	e := &gomflux.EnlargeOptions{Upscaler: gomflux.Lanczos}
+	if u, err := api.FindUpscaler(hr.upscaler); err == nil {
+		e.Upscaler = u.Name
+	} else {
 		p.request.warn("hr_upscaler %s is not known, and %s was used (GET %supscalers lists those that are)", hr.upscaler,
 			e.Upscaler, prefix)
 	}
