@@ -102,7 +102,7 @@ func (u *Upscaler) Memory(height, width int) int64 {
 const maxPixels = 4 * picture.MaxPixels
 
 // Enlarge enlarges an image by Scale. The transparency is enlarged by the network too, as a gray image if the network
-// has no channel for it. opaque reports whether the image has none, and so the result. progress, which may be nil, is
+// has no channel for it. opaque reports whether the image, and so the result, is opaque. progress, which may be nil, is
 // called with the share that is done.
 func (u *Upscaler) Enlarge(img image.Image, progress func(share float64)) (out *image.NRGBA, opaque bool, err error) {
 	if u.closed {

@@ -128,7 +128,7 @@ func TestRefused(t *testing.T) {
 		"changed image": {plain,
 			"images=@8", "images=@10\n10 ImageScale image=@8 upscale_method=area crop=disabled", failed, "9", "VAEDecode"},
 		"enlarged and not": {plain, "images=@8", "images=@8\n12 SaveImage images=@10" + enlarged, failed, "9", "or none"},
-		"unknown network":  {plain, "images=@8", "images=@10" + strings.Replace(enlarged, "Lanczos", "x.pth", 1), failed, "11", "expected one of"},
+		"unknown network":  {plain, "images=@8", "images=@10" + strings.Replace(enlarged, "Lanczos", "x.pth", 1), failed, "11", "one of"},
 		"image not sent":   {masked, "half.png", "other.png", failed, "4", "other.png"},
 		"no transparency":  {masked, "", "", failed, "4", "transparent"},
 		"cropped": {masked,

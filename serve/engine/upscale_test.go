@@ -18,7 +18,7 @@ func TestUpscale(t *testing.T) {
 		var sizes []image.Point
 		submit := func(side int) *Job {
 			j, err := e.Submit(t.Context(), Request{Client: "x", Upscale: &Upscaling{
-				Upscaler: gomflux.Lanczos, Images: []image.Image{image.NewRGBA(image.Rect(0, 0, side, 7)), image.NewRGBA(image.Rect(0, 0, 3, 3))},
+				Upscaler: gomflux.Lanczos, Images: []image.Image{image.NewGray(image.Rect(0, 0, side, 7)), image.NewGray(image.Rect(0, 0, 3, 3))},
 				UpscaleOptions: gomflux.UpscaleOptions{Scale: 3}, MaxPixels: 300,
 				Done: func(large image.Image) { sizes = append(sizes, large.Bounds().Size()) },
 			}})
@@ -40,7 +40,8 @@ func TestUpscale(t *testing.T) {
 		if err := good.Wait(t.Context()); err != nil || len(sizes) != 2 || sizes[0] != image.Pt(12, 21) || sizes[1] != image.Pt(9, 9) {
 			t.Errorf("%v, sizes %v", err, sizes)
 		}
-		if s := good.Status(); s.Step != 2*upscalingSteps || s.Steps != s.Step || good.Request().Upscale != nil || first.Status().State != Done {
+		s := good.Status()
+		if s.Step != 2*upscalingSteps || s.Steps != s.Step || good.Request().Upscale != nil || first.Status().State != Done {
 			t.Errorf("%+v, first %+v", s, first.Status())
 		}
 		if err := large.Wait(t.Context()); !errors.Is(err, gomflux.ErrRequest) || canceled.Status().State != Canceled || len(sizes) != 2 {
