@@ -16,9 +16,10 @@ func TestUpscale(t *testing.T) {
 		e := New(w.config())
 		defer e.Close(t.Context())
 		var sizes []image.Point
+		gray := image.NewGray(image.Rect(0, 0, 3, 3))
 		submit := func(side int) *Job {
 			j, err := e.Submit(t.Context(), Request{Client: "x", Upscale: &Upscaling{
-				Upscaler: gomflux.Lanczos, Images: []image.Image{image.NewGray(image.Rect(0, 0, side, 7)), image.NewGray(image.Rect(0, 0, 3, 3))},
+				Upscaler: gomflux.Lanczos, Images: []image.Image{image.NewGray(image.Rect(0, 0, side, 7)), gray},
 				UpscaleOptions: gomflux.UpscaleOptions{Scale: 3}, MaxPixels: 300,
 				Done: func(large image.Image) { sizes = append(sizes, large.Bounds().Size()) },
 			}})

@@ -16,7 +16,6 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -280,7 +279,10 @@ func (u *upscaling) image(ctx context.Context, name string, p *picture.Picture) 
 	if _, _, err := u.upscaler.Size(from.X, from.Y, options); err != nil {
 		return u.failed(name, err)
 	}
-	u.warnMemory(ctx, from)
+	if need := u.upscaler.Memory(from.Y, from.X); need > 0 {
+		u.out.Note("%dx%d: about %s of memory", from.X, from.Y, units.Bytes(need))
+		cli.WarnMemory(ctx, u.out, "enlarging", u.upscaler.Device(), need, from.Y, from.X)
+	}
 	progress := u.out.StartProgress(ctx)
 	defer progress.Close()
 	options.Progress = progress.Report
@@ -358,24 +360,4 @@ func (u *upscaling) refined(
 	result.Settings.Refine = *u.refine.Value
 	result.Settings.Image = &picture.SourceImage{Path: catalog.TildePath(r.Source)}
 	return result.Pixels(), &result.Settings, nil
-}
-
-// warnMemory warns if the memory may not suffice.
-func (u *upscaling) warnMemory(ctx context.Context, size image.Point) {
-	device, err := mlx.ParseDevice(string(u.upscaler.Device()))
-	if err != nil {
-		return
-	}
-	var free int64
-	mlx.Do(ctx, func() error {
-		free = mlx.FreeMemory(device)
-		return nil
-	})
-	need := u.upscaler.Memory(size.Y, size.X)
-	if free > 0 && need > free {
-		u.out.Warn("enlarging an image of %dx%d needs about %s of memory, and %s are free", size.X, size.Y, units.Bytes(need),
-			units.Bytes(free))
-	} else if need > 0 {
-		u.out.Note("%dx%d: about %s of memory", size.X, size.Y, units.Bytes(need))
-	}
 }
