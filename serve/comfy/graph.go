@@ -121,7 +121,7 @@ func followed(flow *picture.Workflow) (warnings []string, err error) {
 // enlarger returns the node that loads the network by which all images that are saved are enlarged, nil without one. They
 // must be those of the sampler.
 func enlarger(flow *picture.Workflow) (loader *picture.WorkflowNode, err error) {
-	plain := 0
+	seen := false
 	for _, id := range slices.Sorted(maps.Keys(flow.Nodes)) {
 		n := flow.Nodes[id]
 		from, _, saves := n.Link("images")
@@ -134,8 +134,6 @@ func enlarger(flow *picture.Workflow) (loader *picture.WorkflowNode, err error) 
 			network = flow.Nodes[from]
 			from, _, _ = d.Link("image")
 			d = flow.Nodes[from]
-		} else {
-			plain++
 		}
 		if d != nil && strings.HasPrefix(d.Class, "VAEDecode") {
 			samples, _, _ = d.Link("samples")
@@ -143,11 +141,10 @@ func enlarger(flow *picture.Workflow) (loader *picture.WorkflowNode, err error) 
 		switch {
 		case samples != flow.Sampler.ID:
 			return nil, unsupported(n, "images: expected those of a VAEDecode of the sampler, or of one ImageUpscaleWithModel after it")
-		case network != nil && (network.Class != "UpscaleModelLoader" || cmp.Or(loader, network) != network),
-			plain > 0 && cmp.Or(loader, network) != nil:
+		case network != nil && network.Class != "UpscaleModelLoader", seen && network != loader:
 			return nil, unsupported(n, "images: expected all that are saved to be enlarged by one UpscaleModelLoader, or none")
 		}
-		loader = cmp.Or(loader, network)
+		loader, seen = network, true
 	}
 	return loader, nil
 }
