@@ -95,7 +95,7 @@ clients: setup ## test the server with openai-python, openai-node, and its page 
 NIGHTLY_SEED := $(strip $(shell od -An -N4 -tu4 /dev/urandom))
 nightly: build ## run with random seeds what CI runs with fixed ones, and what it leaves out: all of parity, fuzz, race
 	@echo "NIGHTLY_SEED=$(NIGHTLY_SEED) repeats this run"
-	GOMFLUX_MATRIX=all go test ./cmd/gomflux -run TestMatrix -v -timeout 2h
+	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "TestMatrix|TestRefineFamilies" -v -timeout 2h
 	GOMFLUX_FAULTS=all go test ./parity ./transformer ./models ./cmd/gomflux \
 		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestAssistantProtocol" -v
 	$(MAKE) parity PARITY_SEED=$(NIGHTLY_SEED)

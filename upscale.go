@@ -26,8 +26,11 @@ const LanczosScale, defaultLanczos = 8, 2
 // An Upscaler enlarges images by a network: ESRGAN's or Real-ESRGAN's. Like a [Model] it may be used from several
 // goroutines.
 type Upscaler struct {
-	network        *models.Upscaler // nil for Lanczos
-	name, revision string
+	network               *models.Upscaler // nil for Lanczos
+	name, revision, class string
+	scale                 int
+	device                Device
+	dtype                 Dtype
 }
 
 // UpscaleOptions describe how large an image becomes. The zero value and nil stand for the scale of the network.
@@ -47,7 +50,7 @@ type UpscaleOptions struct {
 // overflows in float32. The caller must close it.
 func OpenUpscaler(ctx context.Context, name string, o *OpenOptions) (*Upscaler, error) {
 	if name == Lanczos {
-		return &Upscaler{name: name}, nil
+		return &Upscaler{name: name, scale: LanczosScale, device: CPU, dtype: Uint8}, nil
 	}
 	found, err := catalog.FindUpscaler(name)
 	if err != nil {
@@ -59,7 +62,10 @@ func OpenUpscaler(ctx context.Context, name string, o *OpenOptions) (*Upscaler, 
 	}
 	u := &Upscaler{name: found.Name, revision: found.Revision}
 	err = mlx.Do(ctx, func() (err error) {
-		u.network, err = models.LoadUpscaler(found.FS, load)
+		n, err := models.LoadUpscaler(found.FS, load)
+		if err == nil {
+			u.network, u.class, u.scale, u.device, u.dtype = n, n.Class(), n.Scale(), Device(n.Device().String()), Dtype(n.Dtype().String())
+		}
 		return err
 	})
 	if err != nil {
@@ -83,36 +89,16 @@ func (u *Upscaler) Name() string { return u.name }
 func (u *Upscaler) Revision() string { return u.revision }
 
 // Class returns the class of the network: RRDBNet or SRVGGNetCompact. It is "" for Lanczos.
-func (u *Upscaler) Class() string {
-	if u.network == nil {
-		return ""
-	}
-	return u.network.Class()
-}
+func (u *Upscaler) Class() string { return u.class }
 
 // Scale returns how many times the network enlarges images; for Lanczos the largest scale.
-func (u *Upscaler) Scale() int {
-	if u.network == nil {
-		return LanczosScale
-	}
-	return u.network.Scale()
-}
+func (u *Upscaler) Scale() int { return u.scale }
 
 // Device returns the device that the network runs on, CPU for Lanczos.
-func (u *Upscaler) Device() Device {
-	if u.network == nil {
-		return CPU
-	}
-	return Device(u.network.Device().String())
-}
+func (u *Upscaler) Device() Device { return u.device }
 
 // Dtype returns the dtype of the network's computations, Uint8 for Lanczos.
-func (u *Upscaler) Dtype() Dtype {
-	if u.network == nil {
-		return Uint8
-	}
-	return Dtype(u.network.Dtype().String())
-}
+func (u *Upscaler) Dtype() Dtype { return u.dtype }
 
 // Memory estimates the memory in bytes that Upscale needs for an image of a size, with the memory that is free now:
 // where it is short, an image is enlarged in strips.
@@ -131,7 +117,7 @@ func (u *Upscaler) Memory(height, width int) (n int64) {
 // [ErrRequest].
 func (u *Upscaler) Size(width, height int, o *UpscaleOptions) (w, h int, err error) {
 	o = cmp.Or(o, &UpscaleOptions{})
-	scale, usual := u.Scale(), u.Scale()
+	scale, usual := u.scale, u.scale
 	if u.network == nil {
 		usual = defaultLanczos
 	}
@@ -189,16 +175,21 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 	report := onCallerFunc(o.Progress)
 	const steps = 1000
 	done := -1
-	large, err := onMLX(ctx, func() (*image.NRGBA, error) {
-		return u.network.Enlarge(img, func(share float64) {
+	opaque := false
+	large, err := onMLX(ctx, func() (large *image.NRGBA, err error) {
+		large, opaque, err = u.network.Enlarge(img, func(share float64) {
 			if now := int(share * steps); report != nil && now > done {
 				done = now
 				report(Progress{Phase: PhaseUpscale, Step: now, Steps: steps})
 			}
 		})
+		return large, err
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case opaque && large.Rect.Size() == image.Pt(w, h):
+		return (*image.RGBA)(large), nil // the same bytes
 	}
 	return resized(large, w, h), nil
 }

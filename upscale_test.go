@@ -1,6 +1,7 @@
 package gomflux_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"image"
@@ -8,12 +9,14 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx/nn"
 	_ "github.com/gomflux/gomflux/models/shapes"
 	"github.com/gomflux/gomflux/upscaler"
@@ -289,5 +292,47 @@ func TestRefine(t *testing.T) {
 		if _, err := m.Refine(t.Context(), whole, o, r); !errors.Is(err, gomflux.ErrRequest) {
 			t.Errorf("%+v: error %v", r, err)
 		}
+	}
+}
+
+// TestRefineFamilies checks for small models of every family that one tile is plain image-to-image, or refused by models that
+// do not start from an image. CI runs the first two.
+func TestRefineFamilies(t *testing.T) {
+	refused := []string{"flux1-kontext", "flux1-fill", "qwen-edit-plus", "qwen-layered"}
+	list := modeltest.Networks()
+	if os.Getenv("GOMFLUX_MATRIX") != "all" {
+		list = list[:2]
+	}
+	for _, small := range list {
+		t.Run(small.Name, func(t *testing.T) {
+			m, err := gomflux.Open(t.Context(), modeltest.Folder(t, small.Name), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			seed, side := uint64(7), 4*m.Multiple()
+			o := gomflux.Options{Prompt: "a cat", Seed: &seed, Steps: 3}
+			plain := o
+			plain.Image, plain.ImageStrength, plain.Width, plain.Height = gradient(side, side, true), 0.5, side, side
+			want, err := m.Generate(t.Context(), plain)
+			got, refining := m.Refine(t.Context(), plain.Image, o, gomflux.RefineOptions{Strength: 0.5, Tile: side})
+			if slices.Contains(refused, small.Name) {
+				if !errors.Is(err, gomflux.ErrRequest) || !errors.Is(refining, gomflux.ErrRequest) {
+					t.Errorf("image-to-image: %v; refining: %v", err, refining)
+				}
+				return
+			}
+			if err = cmp.Or(err, refining); err != nil {
+				t.Fatal(err)
+			}
+			mlxtest.Same(t, "one tile", got.Image.Pix, want.Image.Pix)
+			tiled, err := m.Refine(t.Context(), gradient(side+3, side, true), o, gomflux.RefineOptions{Strength: 0.5, Tile: side})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tiled.StepsRun != 2*got.StepsRun || tiled.Image.Rect.Dx() != side+3 {
+				t.Errorf("two tiles: %v, %d steps, expected %d", tiled.Image.Rect, tiled.StepsRun, 2*got.StepsRun)
+			}
+		})
 	}
 }

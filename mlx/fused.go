@@ -3,6 +3,7 @@ package mlx
 import (
 	"math"
 	"slices"
+	"strconv"
 )
 
 // Fused operations. On a GPU each is a custom kernel if the kernel works there, and elsewhere a
@@ -439,22 +440,35 @@ func activationGraph(first *Array, f activation, a, b Columns) *Array {
 
 // AddBias is x + bias, plus residual unless it is nil, for x and residual [..., C] and a bias [C].
 func AddBias(x, bias, residual *Array) *Array {
-	if y := addBias(x, bias, residual, nil); y != nil {
-		return y
-	}
-	y := x.Add(bias)
-	if residual != nil {
-		y = residual.Add(y)
-	}
-	return y
+	return SumColumns(nil, []Columns{AllColumns(x)}, bias, residual, nil)
 }
 
 // AddBiasLeaky is LeakyReLU of x + bias, with a slope [C].
 func AddBiasLeaky(x, bias, slope *Array) *Array {
-	if y := addBias(x, bias, nil, slope); y != nil {
+	return SumColumns(nil, []Columns{AllColumns(x)}, bias, nil, slope)
+}
+
+// SumColumns returns the columns [first, sum], where sum is that of C columns of each of some arrays [..., W], and of
+// a bias [C], plus residual [..., C], whose negative elements are multiplied by slope [C]. All but the parts and the
+// bias may be nil.
+func SumColumns(first *Array, parts []Columns, bias, residual, slope *Array) *Array {
+	if y := sumColumns(first, parts, bias, residual, slope); y != nil {
 		return y
 	}
-	return x.Add(bias).LeakyReLU(slope)
+	y := parts[0].Array()
+	for _, p := range parts[1:] {
+		y = y.Add(p.Array())
+	}
+	if y = y.Add(bias); residual != nil {
+		y = residual.Add(y)
+	}
+	if slope != nil {
+		y = y.LeakyReLU(slope)
+	}
+	if first != nil {
+		y = Concat(-1, first, y)
+	}
+	return y
 }
 
 // LeakyReLU multiplies negative elements by slope [C].
@@ -462,32 +476,43 @@ func (a *Array) LeakyReLU(slope *Array) *Array {
 	return Where(a.Less(Scalar(0, a.Dtype())), a.Mul(slope), a)
 }
 
-// addBias returns nil if the kernel cannot compute the sum. residual and slope may be nil.
-func addBias(x, bias, residual, slope *Array) *Array {
-	arrays := []*Array{x, bias}
-	optional := []input{{"residual", residual}, {"slope", slope}}
-	for _, in := range optional {
-		if in.array != nil {
-			arrays = append(arrays, in.array)
-		}
+// sumColumns returns nil if the kernel cannot compute the sum.
+func sumColumns(first *Array, parts []Columns, bias, residual, slope *Array) *Array {
+	c, shape, skip := parts[0].Size, parts[0].X.Shape(), 0
+	v := pack(parts[0].X.Dtype())
+	shape[len(shape)-1] = c
+	rows := parts[0].X.Size() / parts[0].X.Dim(-1)
+	aligned := c%v == 0 && len(parts) <= 5 && (residual == nil || slices.Equal(residual.dims(), shape))
+	var arrays []*Array
+	l := launch{inputs: []input{{"bias", bias}}, threads: blockThreads}
+	for i, p := range parts {
+		name := "x" + strconv.Itoa(i)
+		aligned = aligned && p.From%v == 0 && p.X.Dim(-1)%v == 0 && p.Size == c
+		l.inputs = append(l.inputs, input{name, p.X})
+		l.ints = append(l.ints, parameter[int]{name + "_width", p.X.Dim(-1)}, parameter[int]{name + "_column", p.From})
 	}
-	c, v := x.Dim(-1), pack(x.Dtype())
-	if c%v != 0 || x.Size() > math.MaxInt32 || residual != nil && !slices.Equal(residual.dims(), x.dims()) ||
-		!biasSumKernel.usable(arrays...) {
-		return nil
+	if first != nil {
+		skip = first.Dim(-1)
+		aligned = aligned && skip%v == 0
 	}
-	l := launch{
-		constants: []constant{{"T", x.Dtype()}, {"C", c}, {"RESIDUAL", residual != nil}, {"SLOPE", slope != nil}},
-		inputs:    []input{{"x", x}, {"bias", bias}},
-		outputs:   []output{{"y", x.Dtype(), x.Shape()}},
-		ints:      []parameter[int]{{"size", x.Size()}},
-		blocks:    ceilDiv(x.Size()/v, blockThreads), threads: blockThreads,
-	}
-	for _, in := range optional {
+	for _, in := range []input{{"first", first}, {"residual", residual}, {"slope", slope}} {
 		if in.array != nil {
 			l.inputs = append(l.inputs, in)
 		}
 	}
+	for _, in := range l.inputs {
+		arrays = append(arrays, in.array)
+	}
+	size := rows * (skip + c)
+	if !aligned || size > math.MaxInt32 || !biasSumKernel.usable(arrays...) {
+		return nil
+	}
+	shape[len(shape)-1] += skip
+	l.constants = []constant{{"T", bias.Dtype()}, {"C", c}, {"FIRST", skip}, {"PARTS", len(parts)}, {"RESIDUAL", residual != nil},
+		{"SLOPE", slope != nil}}
+	l.outputs = []output{{"y", bias.Dtype(), shape}}
+	l.ints = append(l.ints, parameter[int]{"size", size})
+	l.blocks = ceilDiv(size/v, blockThreads)
 	return biasSumKernel.apply(l)[0]
 }
 

@@ -271,7 +271,7 @@ var hostFaults = []plantedFault{
 	{"a thread that ends before a barrier", "group norm", "group_statistics.cpp", "count;\nB", "count;\nif (mine > 0) return;\nB",
 		"threads wait at a barrier"},
 	{"too much threadgroup memory", "group norm", "group_statistics.cpp", "means, 256", "means, 2048", "bytes of threadgroup memory"},
-	{"unaligned", "bias_sum", "bias_sum.cpp", "load<V>(bias + at % C)", "load<V>(bias + at % C + 1)", "misaligned"},
+	{"unaligned", "bias_sum", "bias_sum.cpp", "load<V>(bias + column)", "load<V>(bias + column + 1)", "misaligned"},
 	{"an element that is never written", "upsample", "upsample.cpp", "store<V>(out + next + C, p);", "", "differ"},
 	{"a shift by too much", "dequantize", "dequantize.cpp", "bits >>= BITS", "bits >>= 8 * BITS", "shift exponent"},
 	{"another column", "activation", "activation.cpp", "a_column + column", "column", "differ"},

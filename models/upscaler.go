@@ -102,34 +102,33 @@ func (u *Upscaler) Memory(height, width int) int64 {
 const maxPixels = 4 * picture.MaxPixels
 
 // Enlarge enlarges an image by Scale. The transparency is enlarged by the network too, as a gray image if the network
-// has no channel for it. The result is an *image.NRGBA that is opaque if the image is. progress, which may be nil,
-// is called with the share that is done.
-func (u *Upscaler) Enlarge(img image.Image, progress func(share float64)) (*image.NRGBA, error) {
+// has no channel for it. opaque reports whether the image, and so the result, is opaque. progress, which may be nil, is
+// called with the share that is done.
+func (u *Upscaler) Enlarge(img image.Image, progress func(share float64)) (out *image.NRGBA, opaque bool, err error) {
 	if u.closed {
-		return nil, ErrClosed
+		return nil, false, ErrClosed
 	}
 	size, scale := img.Bounds().Size(), u.Scale()
 	if size.X < 1 || size.Y < 1 || int64(size.X)*int64(size.Y)*int64(scale*scale) > maxPixels {
-		return nil, errs.Requestf("image of %dx%d: enlarged %d times it would have %d million pixels, expected at most %d",
+		return nil, false, errs.Requestf("image of %dx%d: enlarged %d times it would have %d million pixels, expected at most %d",
 			size.X, size.Y, scale, int64(size.X)*int64(size.Y)*int64(scale*scale)/1e6, maxPixels/1_000_000)
 	}
 	if err := mlx.Use(u.device); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer limitMemory(u.device, autoencoderLookahead).restore()
-	out := image.NewNRGBA(image.Rect(0, 0, size.X*scale, size.Y*scale))
+	out = image.NewNRGBA(image.Rect(0, 0, size.X*scale, size.Y*scale))
 	levels := picture.Transparent(img)
-	opaque := levels == nil
-	if opaque {
+	if opaque = levels == nil; opaque {
 		levels = (*image.NRGBA)(picture.Opaque(img)) // the same bytes
 	}
 	// the channels of the image that are enlarged together
-	passes := [][]int{{0, 1, 2}}
+	passes := [][]int32{{0, 1, 2}}
 	switch {
 	case u.network.Channels() == 4:
-		passes = [][]int{{0, 1, 2, 3}}
+		passes = [][]int32{{0, 1, 2, 3}}
 	case !opaque:
-		passes = append(passes, []int{3, 3, 3})
+		passes = append(passes, []int32{3, 3, 3})
 	}
 	data := mlx.FromUint8(pixels.RGBA(levels), size.Y, size.X, 4)
 	for i, channels := range passes {
@@ -138,31 +137,20 @@ func (u *Upscaler) Enlarge(img image.Image, progress func(share float64)) (*imag
 				progress((float64(i) + share) / float64(len(passes)))
 			}
 		}
-		if err := u.pass(out, data.Take(2, indices(channels)), channels, report); err != nil {
-			return nil, err
+		if err := u.pass(out, data.Take(2, channels), i > 0, opaque, report); err != nil {
+			return nil, false, err
 		}
 	}
-	if opaque {
-		for i := 3; i < len(out.Pix); i += 4 {
-			out.Pix[i] = 255
-		}
-	}
-	return out, nil
+	return out, opaque, nil
 }
 
-func indices(channels []int) (out []int32) {
-	for _, c := range channels {
-		out = append(out, int32(c))
-	}
-	return out
-}
-
-// pass enlarges channels, pixels [H, W, C] of 8 bits, and sets those of out. Values beyond the range of float16 are
-// computed again in float32.
-func (u *Upscaler) pass(out *image.NRGBA, x *mlx.Array, channels []int, report func(float64)) error {
+// pass enlarges channels, pixels [H, W, C] of 8 bits, and sets out: its transparency, the mean of the channels, if
+// alpha is set, and otherwise its colours, and its transparency if there are four channels or it is opaque. Values
+// beyond the range of float16 are computed again in float32.
+func (u *Upscaler) pass(out *image.NRGBA, x *mlx.Array, alpha, opaque bool, report func(float64)) error {
 	dtype := u.dtype
 	for {
-		if u.enlarge(out, x, channels, dtype, report) {
+		if u.enlarge(out, x, alpha, opaque, dtype, report) {
 			return nil
 		}
 		wide := nn.WideDtype(dtype)
@@ -178,11 +166,13 @@ func (u *Upscaler) pass(out *image.NRGBA, x *mlx.Array, channels []int, report f
 }
 
 // enlarge reports whether all values were finite.
-func (u *Upscaler) enlarge(out *image.NRGBA, x *mlx.Array, channels []int, dtype mlx.Dtype, report func(float64)) (finite bool) {
+func (u *Upscaler) enlarge(
+	out *image.NRGBA, x *mlx.Array, alpha, opaque bool, dtype mlx.Dtype, report func(float64),
+) (finite bool) {
 	finite = true
 	run := u.run()
 	run.Progress = report
-	row := 0
+	to := out.Pix
 	mlx.WithScope(func() {
 		x := x.AsType(mlx.Float32).Over(255).AsType(dtype).ExpandDims(0)
 		alone := u.network.Channels() == 1
@@ -197,15 +187,17 @@ func (u *Upscaler) enlarge(out *image.NRGBA, x *mlx.Array, channels []int, dtype
 				return
 			}
 			levels := y.AsType(mlx.Float32).Clip(0, 1).Times(255)
-			if channels[0] == 3 { // the mean of the three
-				levels = levels.Mean(3)
+			if alpha {
+				for _, v := range levels.Mean(3).Round().AsType(mlx.Uint8).Contiguous().Uint8s() {
+					to[3] = v
+					to = to[4:]
+				}
+				return
 			}
-			data := levels.Round().AsType(mlx.Uint8).Contiguous().Uint8s()
-			to, n := out.Pix[row*out.Stride:], levels.Dim(3)
-			for i, v := range data {
-				to[i/n*4+channels[i%n]] = v
+			if opaque || levels.Dim(3) == 3 {
+				levels = mlx.Concat(3, levels.Slice(3, 0, 3), mlx.Full(255, mlx.Float32, append(y.Shape()[:3], 1)...))
 			}
-			row += y.Dim(1)
+			to = to[copy(to, levels.Round().AsType(mlx.Uint8).Contiguous().Uint8s()):]
 		})
 	})
 	return finite

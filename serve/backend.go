@@ -28,7 +28,7 @@ func (b *Backend) Submit(ctx context.Context, r engine.Request) (*engine.Job, er
 	}
 	j, err := b.Engine.Submit(ctx, r)
 	if err == nil {
-		log := b.s.Log.With("job", j.ID(), "client", r.Client, "model", r.Model, "images", len(r.Seeds))
+		log := b.s.Log.With("job", j.ID(), "client", r.Client, "model", j.Status().Model, "images", len(r.Seeds))
 		if b.s.LogPrompts {
 			log = log.With("prompt", r.Options.Prompt, "negative_prompt", r.Options.NegativePrompt)
 		}
@@ -46,7 +46,7 @@ type keeper struct {
 // Submit hands a request to the Backend, and keeps what the job generates.
 func (k *keeper) Submit(ctx context.Context, r engine.Request) (*engine.Job, error) {
 	j, err := k.Backend.Submit(ctx, r)
-	if err == nil {
+	if err == nil && r.Upscale == nil {
 		k.own.Keep(j, r.Client)
 	}
 	return j, err
@@ -54,6 +54,9 @@ func (k *keeper) Submit(ctx context.Context, r engine.Request) (*engine.Job, err
 
 // checkRequest refuses what exceeds the limits, and LoRAs that are files.
 func (s *Server) checkRequest(r *engine.Request) error {
+	if r.Upscale != nil {
+		return nil // its image is checked when its size is known
+	}
 	info, err := s.Engine.Model(r.Model, r.Messages != nil)
 	if err != nil {
 		return err

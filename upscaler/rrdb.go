@@ -135,9 +135,11 @@ func (m *RRDBNet) enlarge(x *mlx.Array, limit int64, emit func(*mlx.Array), done
 	y := first
 	parts := len(m.Body) + ceilDiv(h, upRows)
 	for i, block := range mlx.Layers(m.Body, &y) {
-		y = block.forward(y, grown, denseRows)
-		mlx.Eval(y)
-		done(float64(i+1) / float64(parts))
+		in := y
+		y = block.forward(in, grown, denseRows)
+		mlx.AsyncEval(y)
+		mlx.Eval(in) // waits for the block before, while a GPU has the next one
+		done(float64(i) / float64(parts))
 	}
 	y = mlx.Scope(func() *mlx.Array { return first.Add(strips(y, denseRows, 1, m.ConvBody.Forward)) })
 	mlx.Eval(y)
@@ -165,18 +167,95 @@ func (m *RRDBNet) up(x, slope *mlx.Array) *mlx.Array {
 
 func (b *rrdb) forward(x, slope *mlx.Array, step int) *mlx.Array {
 	y := mlx.Chain(x, []*denseBlock{b.RDB1, b.RDB2, b.RDB3}, func(d *denseBlock, y *mlx.Array) *mlx.Array {
-		return strips(y, step, denseRadius, func(y *mlx.Array) *mlx.Array { return d.forward(y, slope) })
+		forward := d.prepare(y.Dtype(), slope)
+		return strips(y, step, denseRadius, forward)
 	})
-	return b.TapImage(x.Add(y.Times(residualScale)), x)
+	rows := func(x *mlx.Array) *mlx.Array { return x.Reshape(1, -1, x.Dim(3)) }
+	scale := mlx.Full(residualScale, x.Dtype(), 1, 1, x.Dim(3))
+	return b.TapImage(mlx.GatedSum(rows(x), scale, rows(y)).Reshape(x.Shape()...), x)
 }
 
-// forward computes the convolutions, each of the input and the outputs of those before.
-func (d *denseBlock) forward(x, slope *mlx.Array) *mlx.Array {
-	all := x
-	for _, conv := range []*nn.Conv2d{d.Conv1, d.Conv2, d.Conv3, d.Conv4} {
-		all = mlx.Concat(3, all, leaky(&d.Module, conv, all, slope))
+// A layout is how a dense block convolves the outputs of the convolutions before.
+type layout int
+
+const (
+	layers layout = iota // each layer joins them, as the modules do
+	joined               // the sum of a convolution with its bias joins them
+	fanned               // each once, by the weights of all layers that read it
+)
+
+// layoutOn returns the layout for a device. Tests change it.
+var layoutOn = func(d mlx.Device) layout {
+	if d == mlx.CPU {
+		return layers
 	}
-	return d.TapImage(x.Add(d.Conv5.Forward(all).Times(residualScale)), x)
+	return fanned
+}
+
+// prepare returns a function that computes the convolutions, each of the input and the outputs of those before.
+func (d *denseBlock) prepare(dtype mlx.Dtype, slope *mlx.Array) func(x *mlx.Array) *mlx.Array {
+	l := layoutOn(mlx.CurrentDevice())
+	if l == layers || d.Observed() {
+		return func(x *mlx.Array) *mlx.Array {
+			all := x
+			for _, conv := range d.convs()[:4] {
+				all = mlx.Concat(3, all, leaky(&d.Module, conv, all, slope))
+			}
+			return d.TapImage(x.Add(d.Conv5.Forward(all).Times(residualScale)), x)
+		}
+	}
+	weights, biases := d.stack(l, dtype)
+	return func(x *mlx.Array) *mlx.Array {
+		var sums [5][]mlx.Columns // the parts of the outputs
+		in := x
+		for i, weight := range weights {
+			y, from := in.Conv2d(weight, 1, 1), 0
+			for j := i; from < y.Dim(3); j++ {
+				size := biases[j].Dim(0)
+				sums[j] = append(sums[j], mlx.Columns{X: y, From: from, Size: size})
+				from += size
+			}
+			switch {
+			case i == 4:
+				in = mlx.SumColumns(nil, sums[i], biases[i], x, nil)
+			case l == joined:
+				in = mlx.SumColumns(in, sums[i], biases[i], nil, slope)
+			default:
+				in = mlx.SumColumns(nil, sums[i], biases[i], nil, slope)
+			}
+		}
+		return in
+	}
+}
+
+func (d *denseBlock) convs() []*nn.Conv2d {
+	return []*nn.Conv2d{d.Conv1, d.Conv2, d.Conv3, d.Conv4, d.Conv5}
+}
+
+// stack returns the weights and biases of the convolutions, of the last one times residualScale. If they are fanned
+// out, a weight is that of the outputs of all convolutions that read the input, or the output of the one before.
+func (d *denseBlock) stack(l layout, dtype mlx.Dtype) (weights, biases []*mlx.Array) {
+	convs := d.convs()
+	for i, conv := range convs {
+		weight, bias := conv.As(mlx.Float32)
+		if i == len(convs)-1 {
+			weight, bias = weight.Times(residualScale), bias.Times(residualScale)
+		}
+		weights, biases = append(weights, weight), append(biases, bias.AsType(dtype))
+	}
+	from := 0
+	for i, weight := range weights {
+		to := weight.Dim(3)
+		if l == fanned {
+			var readers []*mlx.Array
+			for _, w := range weights[i:] {
+				readers = append(readers, w.Slice(3, from, to))
+			}
+			weight = mlx.Concat(0, readers...)
+		}
+		weights[i], from = weight.AsType(dtype), to
+	}
+	return weights, biases
 }
 
 // steps returns how many rows of h×w pixels the dense blocks, and what follows them, compute at a time.
@@ -193,7 +272,11 @@ func (m *RRDBNet) steps(h, w int, use memory) (dense, up int) {
 // denseBytes and upBytes are the temporaries of a row.
 func (m *RRDBNet) denseBytes(w int, use memory) int64 {
 	all := m.Config.NumFeat + 4*m.Config.NumGrowCh
-	return int64(w) * (int64(2*all+2*m.Config.NumFeat)*use.item() + use.unfolded(all, m.Config.NumFeat))
+	made := 2 * all
+	if layoutOn(use.device) == fanned {
+		made = 5*all - 9*m.Config.NumGrowCh
+	}
+	return int64(w) * (int64(made+2*m.Config.NumFeat)*use.item() + use.unfolded(all, m.Config.NumFeat))
 }
 
 func (m *RRDBNet) upBytes(w int, use memory) int64 {

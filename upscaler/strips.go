@@ -49,9 +49,13 @@ type memory struct {
 	limit  int64 // of the temporaries of a strip, in bytes
 }
 
-// limit returns the bytes of temporaries at a time. More makes nothing faster.
-func (r Run) limit() int64 {
-	const most = 1 << 30
+// limit returns the bytes of temporaries at a time: so many that a GPU rarely waits between strips. On the CPU more
+// makes nothing faster.
+func (r Run) limit(d mlx.Device) int64 {
+	most := int64(1) << 30
+	if d != mlx.CPU {
+		most = 4 << 30
+	}
 	if r.Budget == 0 {
 		return most
 	}
@@ -103,7 +107,7 @@ const least = 16
 
 // Memory estimates the bytes that [Enlarge] takes for an image, without the weights and the output.
 func Memory(n Network, h, w int, r Run, d mlx.Device, dtype mlx.Dtype) int64 {
-	m := memory{d, dtype, r.limit()}
+	m := memory{d, dtype, r.limit(d)}
 	return n.memory(min(h, rowsWithin(n, h, w, m, r.Budget)+2*n.Radius()), w, m)
 }
 

@@ -42,7 +42,7 @@ type Run struct {
 // of the rows, with as many rows around them as have an influence. So the parts have no seams, whatever their size.
 func Enlarge(n Network, x *mlx.Array, r Run, emit func(y *mlx.Array)) {
 	h, w := x.Dim(1), x.Dim(2)
-	m := memory{mlx.CurrentDevice(), x.Dtype(), r.limit()}
+	m := memory{mlx.CurrentDevice(), x.Dtype(), r.limit(mlx.CurrentDevice())}
 	report := func(done float64) {
 		if r.Progress != nil {
 			r.Progress(min(1, done/float64(h)))

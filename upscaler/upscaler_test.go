@@ -201,6 +201,28 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestLayouts checks that all layouts of dense blocks compute the same.
+func TestLayouts(t *testing.T) {
+	defer func(before func(mlx.Device) layout) { layoutOn = before }(layoutOn)
+	mlxtest.Do(t, func() {
+		for name, g := range goldens {
+			n := g.declare()
+			fill(n)
+			var want []float32
+			for l := layers; l <= fanned; l++ {
+				layoutOn = func(mlx.Device) layout { return l }
+				found := n.Forward(image(n.Channels(), g.h, g.w)).Contiguous().Floats()
+				if l == layers {
+					want = found
+				}
+				if d := off(found, want); !(d < 2e-6) {
+					t.Errorf("%s, layout %d: off by %.2g", name, l, d)
+				}
+			}
+		}
+	})
+}
+
 // TestUnshuffle checks the order of channels, and that edges are mirrored.
 func TestUnshuffle(t *testing.T) {
 	mlxtest.Do(t, func() {

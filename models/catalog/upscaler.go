@@ -51,7 +51,7 @@ func PublishedUpscaler(name string) *UpscalerModel {
 }
 
 // FindUpscaler finds a network that enlarges images by name: a safetensors file, a folder with one, a published
-// network, or a file of a repository in the Hugging Face cache. The source's FS is a folder with the network in
+// network, that of a built-in model, or a file of a repository in the Hugging Face cache. The source's FS is a folder with the network in
 // component.Upscalers.
 func FindUpscaler(name string) (*Source, error) {
 	published := PublishedUpscaler(name)
@@ -69,7 +69,8 @@ func FindUpscaler(name string) (*Source, error) {
 		return s, s.upscaler()
 	}
 	plain, _, _ := strings.Cut(name, ":")
-	if repo, _, _ := Published(plain); repo == "" && errors.Is(missing, fs.ErrNotExist) {
+	_, builtin := builtins[name]
+	if repo, _, _ := Published(plain); repo == "" && !builtin && errors.Is(missing, fs.ErrNotExist) {
 		var names []string
 		for _, m := range Upscalers {
 			names = append(names, m.Name)
@@ -92,7 +93,7 @@ func (s *Source) upscaler() (err error) {
 		return err
 	}
 	_, err = fs.Stat(s.FS, path.Join(component.Upscalers, component.ConfigFile))
-	if err != nil || index.Exists(s.FS) {
+	if err != nil || index.Exists(s.FS) && s.Folder != "" {
 		return fmt.Errorf("%s: expected %s in a single safetensors file", checkpoint.FullName(s.FS, ""), what)
 	}
 	return nil

@@ -126,3 +126,52 @@ func TestPreview(t *testing.T) {
 		t.Errorf("the preview is off by %.1f of 255", rms)
 	}
 }
+
+// TestUpscaler enlarges a circle and a triangle by the network for shapes, which is far nearer to them than a filter.
+func TestUpscaler(t *testing.T) {
+	const side, scale = 256, 4
+	large, small := image.NewRGBA(image.Rect(0, 0, side, side)), image.NewRGBA(image.Rect(0, 0, side/scale, side/scale))
+	for y := range side {
+		for x := range side {
+			fx, fy := float64(x)+0.5, float64(y)+0.5
+			circle := 40 - math.Hypot(fx-70.3, fy-82.6)
+			triangle := min(fy-120, (230-fy)*0.5-math.Abs(fx-170)*math.Sqrt(0.75))
+			share := func(distance float64) float64 { return min(1, max(0, distance+0.5)) }
+			for i, background := range []float64{255, 255, 255} {
+				v := background + share(circle)*([]float64{220, 20, 20}[i]-background)
+				v += share(triangle) * ([]float64{20, 60, 220}[i] - v)
+				large.Pix[large.PixOffset(x, y)+i] = uint8(math.Round(v))
+			}
+			large.Pix[large.PixOffset(x, y)+3] = 255
+		}
+	}
+	for i := range small.Pix {
+		sum, at := 0, large.PixOffset(i/4%(side/scale)*scale, i/4/(side/scale)*scale)+i%4
+		for j := range scale * scale {
+			sum += int(large.Pix[at+j/scale*large.Stride+j%scale*4])
+		}
+		small.Pix[i] = uint8((sum + scale*scale/2) / (scale * scale))
+	}
+	psnr := map[string]float64{}
+	for _, name := range []string{"shapes", gomflux.Lanczos} {
+		u, err := gomflux.OpenUpscaler(t.Context(), name, &gomflux.OpenOptions{Device: "cpu"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer u.Close()
+		found, err := u.Upscale(t.Context(), small, &gomflux.UpscaleOptions{Scale: scale})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0.0
+		for i, v := range found.(*image.RGBA).Pix {
+			d := float64(v) - float64(large.Pix[i])
+			sum += d * d / (side * side * 3)
+		}
+		psnr[name] = 10 * math.Log10(255*255/sum)
+	}
+	t.Logf("PSNR %v", psnr)
+	if psnr["shapes"] < psnr[gomflux.Lanczos]+4 {
+		t.Errorf("PSNR %v, expected 4 dB more for shapes", psnr)
+	}
+}

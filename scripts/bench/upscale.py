@@ -2,6 +2,9 @@
 
     python scripts/bench/upscale.py --gomflux bin/gomflux                       # 1024x1024 in bfloat16, on a GPU
     python scripts/bench/upscale.py --gomflux bin/gomflux --size 128 --dtype float32 --no-compile
+    python scripts/bench/upscale.py --convs         # the milliseconds of convolutions alone in PyTorch
+
+The layouts of dense blocks, and the same convolutions, in gomflux: go test ./upscaler -run XXX -bench .
 """
 
 import argparse
@@ -99,6 +102,25 @@ def in_gomflux(program, folder, runs, dtype):
     return [line["seconds"]["upscale"] for line in made[1:]], taken, made[-1]["peak_memory_bytes"], made[-1]["device"]
 
 
+def convs(size, dtype, runs):
+    """Returns the milliseconds of convolutions by inputs and outputs, each the median of runs of ten."""
+    device, took = "cuda" if torch.cuda.is_available() else "cpu", {}
+    with torch.inference_mode():
+        for inputs, outputs in ((64, 32), (96, 32), (128, 32), (160, 32), (192, 64), (64, 192), (32, 160), (32, 128), (32, 96),
+                                (32, 64), (64, 64), (64, 3), (64, 8)):
+            layer = conv(inputs, outputs).to(device, dtype, memory_format=torch.channels_last)
+            x = torch.randn(1, inputs, size, size).to(device, dtype, memory_format=torch.channels_last)
+            seconds = []
+            for _ in range(runs + 1):
+                start = time.perf_counter()
+                for _ in range(10):
+                    y = layer(x)
+                y.flatten()[:1].cpu()  # waits
+                seconds.append(time.perf_counter() - start)
+            took[f"{inputs}to{outputs}"] = statistics.median(seconds[1:]) * 100
+    return took
+
+
 def processor(who):
     usage = resource.getrusage(who)
     return usage.ru_utime + usage.ru_stime
@@ -106,7 +128,8 @@ def processor(who):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gomflux", required=True, help="the program")
+    parser.add_argument("--gomflux", help="the program")
+    parser.add_argument("--convs", action="store_true", help="time convolutions in PyTorch only")
     parser.add_argument("--size", type=int, default=1024, help="height and width of the image")
     parser.add_argument("--blocks", type=int, default=23)
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
@@ -115,6 +138,9 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(os.cpu_count())
+    if args.convs:
+        print(json.dumps(convs(args.size, getattr(torch, args.dtype), args.runs), indent=2))
+        return
     model = RRDBNet(args.blocks)
     pixels = torch.randint(0, 256, (args.size, args.size, 3), dtype=torch.uint8)
     with tempfile.TemporaryDirectory() as folder:

@@ -53,8 +53,13 @@ func (l Limits) Check(r *engine.Request, m engine.ModelInfo) error {
 		}
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the image of %dx%d was scaled down for %s, since no size was given",
 			size.X, size.Y, m.Name))
-	case free:
+	case free && o.Enlarge == nil:
 		return nil // the model's own size
+	}
+	if e := o.Enlarge; e != nil && e.Scale != 0 {
+		if w, h := float64(width)*e.Scale, float64(height)*e.Scale; w*h > float64(l.Pixels) {
+			return errs.Requestf("enlarged to %.0fx%.0f: expected at most %d pixels", w, h, l.Pixels)
+		}
 	}
 	if max(height, width) > picture.MaxSide || height*width > l.Pixels {
 		fitting := Fitting(image.Pt(width, height), l.Pixels)

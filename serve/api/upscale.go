@@ -1,9 +1,8 @@
 package api
 
 import (
-	"context"
-	"image"
-	"slices"
+	"cmp"
+	"path"
 	"strings"
 
 	"github.com/gomflux/gomflux"
@@ -27,44 +26,48 @@ func Upscalers() (list []Upscaler) {
 	return append(list, Upscaler{gomflux.Lanczos, gomflux.LanczosScale})
 }
 
-// otherUpscalers are AUTOMATIC1111's names.
-var otherUpscalers = map[string]string{"r-esrgan 4x+": "realesrgan-x4plus"}
+// otherUpscalers are AUTOMATIC1111's names, and those of the file in other programs, without an extension.
+var otherUpscalers = map[string]string{"r-esrgan 4x+": "realesrgan-x4plus", "realesrgan_x4plus": "realesrgan-x4plus"}
 
-// FindUpscaler returns the name of a listed upscaler for one that a client sent, in any case; "" is the default. Names
-// of files are not found: clients cannot name those of the server.
-func FindUpscaler(name string) (string, error) {
+// FindUpscaler returns a listed upscaler for a name that a client sent, in any case, with or without the extension of a
+// file; "" is the default. Other files are not found: clients cannot name those of the server.
+func FindUpscaler(name string) (*Upscaler, error) {
 	list := Upscalers()
-	name = strings.ToLower(name)
-	if other := otherUpscalers[name]; other != "" {
-		name = other
+	lower := strings.ToLower(name)
+	if ext := path.Ext(lower); ext == ".safetensors" || ext == ".pth" {
+		lower = strings.TrimSuffix(lower, ext)
 	}
-	if name == "" {
-		return list[0].Name, nil
-	}
-	if slices.ContainsFunc(list, func(u Upscaler) bool { return u.Name == name }) {
-		return name, nil
-	}
+	lower = cmp.Or(otherUpscalers[lower], lower, list[0].Name)
 	var names []string
-	for _, u := range list {
+	for i, u := range list {
+		if u.Name == lower {
+			return &list[i], nil
+		}
 		names = append(names, u.Name)
 	}
-	return "", errs.Requestf("upscaler %.100q: expected one of %s", name, strings.Join(names, ", "))
+	return nil, errs.Requestf("upscaler %.100q: expected one of %s", name, strings.Join(names, ", "))
 }
 
-// Upscale enlarges an image by a listed upscaler, to at most so many pixels. The network is loaded for it.
-func Upscale(ctx context.Context, name string, img image.Image, o *gomflux.UpscaleOptions, maxPixels int) (image.Image, error) {
-	u, err := gomflux.OpenUpscaler(ctx, name, nil)
-	if err != nil {
+// Enlarge returns how a generated image is enlarged: by a named upscaler, scale times or, if that is 0, as much as the
+// upscaler does, and generated again with a strength, unless that is 0.
+func Enlarge(upscaler string, scale, refine float64) (*gomflux.EnlargeOptions, error) {
+	u, err := FindUpscaler(upscaler)
+	switch {
+	case err != nil:
 		return nil, err
+	case scale != 0 && !(scale >= 1 && scale <= float64(u.Scale)):
+		return nil, errs.Requestf("scale %g: expected 1 to %d with %s", scale, u.Scale, u.Name)
+	case !(refine >= 0 && refine < 1):
+		return nil, errs.Requestf("refine %g: expected 0 or more and less than 1", refine)
 	}
-	defer u.Close()
-	size := img.Bounds().Size()
-	w, h, err := u.Size(size.X, size.Y, o)
-	if err != nil {
-		return nil, err
+	e := &gomflux.EnlargeOptions{Upscaler: u.Name, UpscaleOptions: gomflux.UpscaleOptions{Scale: scale}}
+	if scale == 0 {
+		if e.Scale = float64(u.Scale); u.Name == gomflux.Lanczos {
+			e.Scale = 2
+		}
 	}
-	if w*h > maxPixels {
-		return nil, errs.Requestf("size %dx%d: expected at most %d pixels", w, h, maxPixels)
+	if refine > 0 {
+		e.Refine = &gomflux.RefineOptions{Strength: refine}
 	}
-	return u.Upscale(ctx, img, o)
+	return e, nil
 }

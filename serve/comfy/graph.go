@@ -115,17 +115,38 @@ func followed(flow *picture.Workflow) (warnings []string, err error) {
 			return nil, unsupported(n, "%s: not supported: %s", l.Field, l.Value)
 		}
 	}
-	for _, n := range flow.Nodes {
+	return warnings, nil
+}
+
+// enlarger returns the node that loads the network by which all images that are saved are enlarged, nil without one. They
+// must be those of the sampler.
+func enlarger(flow *picture.Workflow) (loader *picture.WorkflowNode, err error) {
+	seen := false
+	for _, id := range slices.Sorted(maps.Keys(flow.Nodes)) {
+		n := flow.Nodes[id]
 		from, _, saves := n.Link("images")
-		samples := ""
-		if d := flow.Nodes[from]; saves && strings.HasPrefix(d.Class, "VAEDecode") {
+		if !saves {
+			continue
+		}
+		d, samples, network := flow.Nodes[from], "", (*picture.WorkflowNode)(nil)
+		if d.Class == "ImageUpscaleWithModel" {
+			from, _, _ = d.Link("upscale_model")
+			network = flow.Nodes[from]
+			from, _, _ = d.Link("image")
+			d = flow.Nodes[from]
+		}
+		if d != nil && strings.HasPrefix(d.Class, "VAEDecode") {
 			samples, _, _ = d.Link("samples")
 		}
-		if saves && samples != flow.Sampler.ID {
-			return nil, unsupported(n, "images: expected those of a VAEDecode of the sampler, since images are not changed after that")
+		switch {
+		case samples != flow.Sampler.ID:
+			return nil, unsupported(n, "images: expected those of a VAEDecode of the sampler, or of one ImageUpscaleWithModel after it")
+		case network != nil && network.Class != "UpscaleModelLoader", seen && network != loader:
+			return nil, unsupported(n, "images: expected all that are saved to be enlarged by one UpscaleModelLoader, or none")
 		}
+		loader, seen = network, true
 	}
-	return warnings, nil
+	return loader, nil
 }
 
 // request translates a graph.
@@ -134,6 +155,15 @@ func (h *Handler) request(ctx context.Context, owner string, flow *picture.Workf
 	q = engine.Request{Client: engine.Client(ctx), Options: gomflux.OptionsFrom(s)}
 	if q.Warnings, err = followed(flow); err != nil {
 		return q, err
+	}
+	loader, err := enlarger(flow)
+	if err != nil {
+		return q, err
+	}
+	if loader != nil {
+		if q.Options.Enlarge, err = api.Enlarge(loader.Text("model_name"), 0, 0); err != nil {
+			return q, unsupported(loader, "%v", err)
+		}
 	}
 	if !api.FindModel(h.engine.Models(), s.Model, &m) || flow.Batch > maxBatch {
 		return q, unsupported(flow.Sampler, "expected a loader of a model, and a batch_size of at most %d", maxBatch)

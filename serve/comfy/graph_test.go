@@ -27,6 +27,21 @@ const masked = `
 11 SaveImage images=@10 filename_prefix=x
 12 PrimitiveInt value=18446744073709551615`
 
+// enlarged are nodes that enlarge the image of node 8.
+const enlarged = `
+11 UpscaleModelLoader model_name=Lanczos
+10 ImageUpscaleWithModel upscale_model=@11 image=@8`
+
+// Images that are enlarged by a network before they are saved.
+func TestEnlarged(t *testing.T) {
+	s := start(t, &fakeModel{}, Config{})
+	text := strings.Replace(plain, "images=@8", "images=@10"+enlarged, 1)
+	s.finish(ask[submitted](s, 200, "POST", "/prompt", map[string]any{"prompt": graph(text)}).ID)
+	if e := s.last().Enlarge; e == nil || e.Upscaler != "lanczos" || e.Scale != 2 {
+		t.Errorf("enlarged by %+v", e)
+	}
+}
+
 // Graphs with images and masks.
 func TestImages(t *testing.T) {
 	s := start(t, &fakeModel{}, Config{})
@@ -112,8 +127,10 @@ func TestRefused(t *testing.T) {
 			"model=@4 neg", "model=@10 neg", failed, "10", "wash"},
 		"changed image": {plain,
 			"images=@8", "images=@10\n10 ImageScale image=@8 upscale_method=area crop=disabled", failed, "9", "VAEDecode"},
-		"image not sent":  {masked, "half.png", "other.png", failed, "4", "other.png"},
-		"no transparency": {masked, "", "", failed, "4", "transparent"},
+		"enlarged and not": {plain, "images=@8", "images=@8\n12 SaveImage images=@10" + enlarged, failed, "9", "or none"},
+		"unknown network":  {plain, "images=@8", "images=@10" + strings.Replace(enlarged, "Lanczos", "x.pth", 1), failed, "11", "one of"},
+		"image not sent":   {masked, "half.png", "other.png", failed, "4", "other.png"},
+		"no transparency":  {masked, "", "", failed, "4", "transparent"},
 		"cropped": {masked,
 			"7 VAEEncode pixels=@4", "14 ImageScale image=@4 upscale_method=area crop=center\n7 VAEEncode pixels=@14",
 			failed, "14", "crop"},

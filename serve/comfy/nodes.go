@@ -64,7 +64,11 @@ func (h *Handler) lists() map[string][]string {
 	if h.LoRAs != nil {
 		loras = append(loras, h.LoRAs()...)
 	}
-	return map[string][]string{"checkpoints": models, "diffusion_models": models, "loras": loras, "images": {}}
+	upscalers := []string{}
+	for _, u := range api.Upscalers() {
+		upscalers = append(upscalers, u.Name)
+	}
+	return map[string][]string{"checkpoints": models, "diffusion_models": models, "loras": loras, "images": {}, "upscale_models": upscalers}
 }
 
 func (h *Handler) modelFolder(_ http.ResponseWriter, r *http.Request) (any, error) {

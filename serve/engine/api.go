@@ -28,8 +28,10 @@ type Request struct {
 	// Sources are recorded in the settings of the images.
 	Sources Sources
 	// Seeds has the seed of each image. They are generated one after the other, since batches
-	// change low bits. A request without any is for text.
+	// change low bits. A request without any is for text, or for Upscale.
 	Seeds []uint64
+	// Upscale, if set, is what the request asks for, without a model.
+	Upscale *Upscaling
 	// Language, if set, lets a language model write the answer to Messages, or otherwise rewrite the prompt
 	// first. Its Model is named as Model, "" for that one. Callbacks are not used.
 	Language *gomflux.LanguageOptions

@@ -109,12 +109,15 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	info, err := e.Model(r.Model, r.Messages != nil)
-	if err != nil {
+	var info ModelInfo
+	var err error
+	if r.Upscale != nil {
+		info.Name = r.Upscale.Upscaler
+	} else if info, err = e.Model(r.Model, r.Messages != nil); err != nil {
 		return nil, err
 	}
 	switch {
-	case len(r.Seeds) == 0 && r.Language == nil:
+	case len(r.Seeds) == 0 && r.Language == nil && r.Upscale == nil:
 		return nil, errs.Requestf("no images: expected at least one seed")
 	case len(r.Options.References) > 0 && !info.Edits:
 		return nil, errs.Requestf("%s does not take reference images", info.Name)
@@ -368,9 +371,10 @@ func (e *Engine) plan() []planned {
 	start, key := time.Duration(0), e.inMemory()
 	images, language := e.key, key // the models in memory
 	runs := func(j *Job) {
-		if key = j.key; j.images > 0 {
+		switch key = j.key; {
+		case j.images > 0:
 			images, language = key, key
-		} else {
+		case j.request.Language != nil:
 			language = key
 		}
 	}
@@ -380,7 +384,7 @@ func (e *Engine) plan() []planned {
 	var all []planned
 	for _, w := range e.queue.order(key) {
 		p := planned{job: w.job, start: start}
-		if w.key != images && w.key != language {
+		if w.key != images && w.key != language && w.job.request.Upscale == nil {
 			p.loading = e.speeds.loading(w.job.loads())
 		}
 		runs(w.job)

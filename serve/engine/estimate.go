@@ -156,7 +156,7 @@ func (j *Job) left() time.Duration {
 		steps, step = time.Duration(j.steps), j.stepEnded.Sub(j.stepsBegan)/time.Duration(j.step)
 		left = max(0, step*(steps-time.Duration(j.step))+rest-now.Sub(j.stepEnded))
 	}
-	return left + (step*steps+rest)*time.Duration(j.images-j.image-1)
+	return left + (step*steps+rest)*time.Duration(max(0, j.images-j.image-1))
 }
 
 // loadingLeft estimates how long the job's model is still being loaded.

@@ -282,7 +282,7 @@ func (e *Engine) end(j *Job, err error) {
 	j.publish(Event{Kind: kind})
 	o := &j.request.Options
 	o.Image, o.Mask, o.References, o.Latents, o.Hook, o.Values = nil, nil, nil, gomflux.Latents{}, nil, nil
-	j.request.Messages = nil
+	j.request.Messages, j.request.Upscale = nil, nil
 	o.ForgetPrepared()
 	j.cancel(nil)
 	close(j.done)

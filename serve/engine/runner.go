@@ -185,7 +185,9 @@ func (e *Engine) close(model func() error) {
 func (e *Engine) run(j *Job) {
 	r := j.request
 	err := e.write(j, &r)
-	if err == nil && j.images > 0 {
+	if r.Upscale != nil {
+		err = j.protect(func() error { return e.upscale(j, r.Upscale) })
+	} else if err == nil && j.images > 0 {
 		e.freeLanguage()
 		if err = e.load(j, &r); err == nil {
 			err = j.protect(func() error { return e.generate(j, &r) })

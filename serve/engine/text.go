@@ -34,6 +34,9 @@ func languageKey(name string) string { return fmt.Sprintf("language %q", name) }
 
 // key returns the key of the model that a request needs at last.
 func (r *Request) key() string {
+	if r.Upscale != nil {
+		return fmt.Sprintf("upscaler %q", r.Upscale.Upscaler)
+	}
 	if len(r.Seeds) == 0 {
 		return languageKey(r.Language.Model)
 	}

@@ -67,6 +67,7 @@ type jsonRequest struct {
 	MaskCrop          *int        `json:"mask_crop"` // the padding
 	Expand            []int       `json:"expand"`    // left, top, right, bottom
 	NoPasteBack       bool        `json:"no_paste_back"`
+	Enlarge           *jsonLarger `json:"enlarge"`
 	Previews          *int        `json:"previews"`
 	Label             string      `json:"label"`
 }
@@ -75,6 +76,13 @@ type jsonRequest struct {
 type jsonWriter struct {
 	Model     string `json:"model"`
 	MaxTokens int    `json:"max_tokens"`
+}
+
+// A jsonLarger is how generated images are enlarged.
+type jsonLarger struct {
+	Upscaler string  `json:"upscaler"`
+	Scale    float64 `json:"scale"`
+	Refine   float64 `json:"refine"`
 }
 
 type jsonLoRA struct {
@@ -175,6 +183,11 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	}
 	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
 		return q, err
+	}
+	if e := j.Enlarge; e != nil {
+		if q.Options.Enlarge, err = api.Enlarge(e.Upscaler, e.Scale, e.Refine); err != nil {
+			return q, badRequest("enlarge: %v", err)
+		}
 	}
 	if !j.NoLoRATags {
 		if err := api.CutLoRAs(&q, a.LoRAs, maxLoRAs); err != nil {

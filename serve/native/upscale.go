@@ -2,22 +2,25 @@ package native
 
 import (
 	"bytes"
+	"image"
 	"net/http"
 	"strconv"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 func (a *API) listUpscalers(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, map[string]any{"upscalers": api.Upscalers()})
 }
 
-// upscale answers an image file with the enlarged image, a PNG file with the settings of the other.
+// upscale answers an image file with the enlarged image, a PNG file with the settings of the other. It waits in the queue
+// as a job, which is canceled if the client goes away.
 func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	name, err := api.FindUpscaler(q.Get("upscaler"))
+	u, err := api.FindUpscaler(q.Get("upscaler"))
 	if err != nil {
 		return badRequest("%v", err)
 	}
@@ -36,15 +39,30 @@ func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return badRequest("%v", err)
 	}
-	img, err := api.Upscale(r.Context(), name, decoded.Pixels(), &o, a.MaxPixels)
+	var img image.Image
+	j, err := a.engine.Submit(r.Context(), engine.Request{Client: engine.Client(r.Context()), Upscale: &engine.Upscaling{
+		Upscaler: u.Name, Images: []image.Image{decoded.Pixels()}, UpscaleOptions: o, MaxPixels: a.MaxPixels,
+		Done: func(large image.Image) { img = large },
+	}})
 	if err != nil {
 		return err
+	}
+	a.announce()
+	defer j.Cancel()
+	for range j.Events(r.Context(), 0) { // waits
+	}
+	switch s := j.Status(); s.State {
+	case engine.Done:
+	case engine.Failed:
+		return s.Err
+	default:
+		return &statusError{status: http.StatusServiceUnavailable, code: "canceled", message: "the job was canceled"}
 	}
 	var settings *picture.Settings
 	if found, err := picture.ReadSettings(bytes.NewReader(body.Bytes())); err == nil {
 		settings = &found.Settings
 		size := img.Bounds().Size()
-		settings.Upscaler, settings.UpscaledWidth, settings.UpscaledHeight = name, size.X, size.Y
+		settings.Upscaler, settings.UpscaledWidth, settings.UpscaledHeight = u.Name, size.X, size.Y
 		if settings.Check() != nil {
 			settings = nil
 		}

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"image"
 	"testing"
+	"time"
 
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // TestUpscale enlarges an image, which keeps its settings.
@@ -17,6 +19,17 @@ func TestUpscale(t *testing.T) {
 			Scale int
 		}
 	}
+	s.call("POST", "/api/v1/jobs", `{"prompt":"a cat","enlarge":{"upscaler":"Lanczos","refine":0.3}}`, 202, nil)
+	_, q := s.engine.last()
+	if o := q.Options.Enlarge; o == nil || o.Upscaler != "lanczos" || o.Scale != 2 || o.Refine.Strength != 0.3 {
+		t.Errorf("enlarge %+v", o)
+	}
+	for _, bad := range []string{`"scale":9`, `"scale":0.5`, `"refine":1`, `"upscaler":"x"`} {
+		s.call("POST", "/api/v1/jobs", `{"enlarge":{`+bad+`}}`, 400, nil)
+	}
+	e := engine.New(engine.Config{Keep: time.Hour})
+	defer e.Close(t.Context())
+	s.api = New(e, s.api.Config)
 	s.call("GET", "/api/v1/upscalers", "", 200, &list)
 	if n := len(list.Upscalers); n == 0 || list.Upscalers[n-1].Name != "lanczos" || list.Upscalers[n-1].Scale != 8 {
 		t.Errorf("upscalers %v", list)
@@ -43,4 +56,7 @@ func TestUpscale(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.call("POST", "/api/v1/upscale?upscaler=lanczos", large.String(), 400, nil)
+	if jobs := e.Jobs(""); len(jobs) != 3 || jobs[2].State != engine.Done || jobs[2].Model != "lanczos" || jobs[0].State != engine.Failed {
+		t.Errorf("jobs %+v", jobs)
+	}
 }

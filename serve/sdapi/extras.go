@@ -2,9 +2,12 @@ package sdapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"image"
 	"math"
 	"net/http"
 	"slices"
@@ -13,6 +16,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // none is AUTOMATIC1111's name for no upscaler.
@@ -76,23 +80,36 @@ func (h *Handler) enlarge(r *http.Request, body []byte, batch bool) ([]string, e
 		return nil, badRequest("imageList: expected 1 to %d images, found %d", maxImages, len(texts))
 	}
 	if name != "" && !strings.EqualFold(name, none) {
-		if name, err = api.FindUpscaler(name); err != nil {
+		u, err := api.FindUpscaler(name)
+		if err != nil {
 			return nil, err
 		}
+		name = u.Name
 	}
 	left := api.InputPixels(h.maxPixels)
-	var out []string
+	var images []image.Image
 	for _, text := range texts {
 		decoded, err := decodeImage(text, &left)
 		if err != nil {
 			return nil, badRequest("image: %v", err)
 		}
-		img := decoded.Pixels()
-		if name != "" && !strings.EqualFold(name, none) {
-			if img, err = api.Upscale(r.Context(), name, img, &o, h.maxPixels); err != nil {
-				return nil, err
-			}
+		images = append(images, decoded.Pixels())
+	}
+	if name != "" && !strings.EqualFold(name, none) {
+		var large []image.Image
+		q := &engine.Request{Client: engine.Client(r.Context()), Upscale: &engine.Upscaling{
+			Upscaler: name, Images: images, UpscaleOptions: o, MaxPixels: h.maxPixels,
+			Done: func(img image.Image) { large = append(large, img) },
+		}}
+		if _, err := h.run(r.Context(), q); errors.Is(err, context.Canceled) {
+			return nil, &statusError{http.StatusServiceUnavailable, "the job was interrupted"}
+		} else if err != nil {
+			return nil, err
 		}
+		images = large
+	}
+	var out []string
+	for _, img := range images {
 		var b bytes.Buffer
 		if err := picture.Encode(&b, picture.PNG, img, nil); err != nil {
 			return nil, err
@@ -150,10 +167,10 @@ func (p *plan) setHires(maxPixels int) error {
 	if hr == nil {
 		return nil
 	}
-	e := &gomflux.EnlargeOptions{}
-	var err error
-	if e.Upscaler, err = api.FindUpscaler(hr.upscaler); err != nil || strings.EqualFold(hr.upscaler, none) {
-		e.Upscaler = gomflux.Lanczos
+	e := &gomflux.EnlargeOptions{Upscaler: gomflux.Lanczos}
+	if u, err := api.FindUpscaler(hr.upscaler); err == nil {
+		e.Upscaler = u.Name
+	} else {
 		p.request.warn("hr_upscaler %s is not known, and %s was used (GET %supscalers lists those that are)", hr.upscaler,
 			e.Upscaler, prefix)
 	}

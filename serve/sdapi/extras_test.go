@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // sizeOf returns the size of an image file in base64.
@@ -27,7 +29,9 @@ func sizeOf(t *testing.T, text string) string {
 
 // TestExtras enlarges images as AUTOMATIC1111's clients ask for it.
 func TestExtras(t *testing.T) {
-	_, s := serve(t, &fakeEngine{}, Config{})
+	e := engine.New(engine.Config{})
+	defer e.Close(t.Context())
+	_, s := serve(t, e, Config{MaxPixels: 1 << 16})
 	var one struct {
 		Image string `json:"image"`
 	}
@@ -50,5 +54,12 @@ func TestExtras(t *testing.T) {
 	}
 	if err := json.Unmarshal(got.body, &several); err != nil || len(several.Images) != 2 || sizeOf(t, several.Images[1]) != "(6,6)" {
 		t.Errorf("status %d %s: %v", got.status, got.body, err)
+	}
+	for scale, want := range map[int]string{8: "size 792x792: expected at most 65536 pixels", 99: "scale 99: must be from 1 to 8"} {
+		body := fmt.Sprintf(`{"image":%q,"upscaler_1":"Lanczos","upscaling_resize":%d}`, pngFile(99, 99), scale)
+		got := call(t, s, http.MethodPost, "/sdapi/v1/extra-single-image", body)
+		if got.status != 400 || !strings.Contains(string(got.body), want) {
+			t.Errorf("status %d %s, expected %s", got.status, got.body, want)
+		}
 	}
 }

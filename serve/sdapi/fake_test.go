@@ -104,6 +104,11 @@ func (j *fakeJob) work() {
 		j.status.Answer = &gomflux.Answer{Text: "a cat "}
 		j.mu.Unlock()
 	}
+	if u := j.request.Upscale; u != nil {
+		for _, img := range u.Images {
+			u.Done(img)
+		}
+	}
 	for i, seed := range j.request.Seeds {
 		if j.engine.stop != nil {
 			select {
@@ -194,7 +199,7 @@ func (j *fakeJob) Events(ctx context.Context, _ int) iter.Seq[engine.Event] {
 }
 
 // serve starts a server whose clients are named by the header X-Client.
-func serve(t *testing.T, e *fakeEngine, c Config) (*Handler, *httptest.Server) {
+func serve[J Job](t *testing.T, e Engine[J], c Config) (*Handler, *httptest.Server) {
 	t.Helper()
 	h := New(e, c)
 	mux := http.NewServeMux()

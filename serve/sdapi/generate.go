@@ -89,8 +89,16 @@ func (h *Handler) respond(ctx context.Context, body []byte, img2img bool) (*gene
 	if err != nil {
 		return nil, err
 	}
-	pictures, err := h.run(ctx, p)
-	if err != nil {
+	job, err := h.run(ctx, &p.Request)
+	if job == nil {
+		return nil, p.sent(err)
+	}
+	p.request.warnings = append(p.request.warnings, job.Status().Warnings...)
+	pictures := job.Pictures()
+	switch {
+	case errors.Is(err, context.Canceled): // by interrupt
+		p.request.warn("interrupted after %d of %d images", len(pictures), len(p.Seeds))
+	case err != nil:
 		return nil, p.sent(err)
 	}
 	return p.response(pictures)
@@ -110,33 +118,27 @@ func (p *plan) sent(err error) error {
 	return badRequest("%s %g: %s", name, *p.Options.Guidance, reason)
 }
 
-// run runs a job, and returns its finished images. It cancels the job if the client goes away.
-func (h *Handler) run(ctx context.Context, p *plan) ([]*engine.Picture, error) {
-	job, err := h.submit(ctx, p.Request)
+// run runs a job to its end, and cancels it if the client goes away. If it was interrupted, the error is
+// context.Canceled. Without a job, it was refused, or nobody reads the response.
+func (h *Handler) run(ctx context.Context, q *engine.Request) (Job, error) {
+	job, err := h.submit(ctx, *q)
 	if err != nil {
 		return nil, err
 	}
-	p.Options.ForgetPrepared() // the engine has a copy
-	p.request.warnings = append(p.request.warnings, job.Status().Warnings...)
-	defer job.Cancel() // has no effect on a job that has ended
-	run := h.begin(p.Client, job)
-	defer h.end(p.Client, run)
+	q.Options.ForgetPrepared() // the engine has a copy
+	defer job.Cancel()         // has no effect on a job that has ended
+	run := h.begin(q.Client, job)
+	defer h.end(q.Client, run)
 	for e := range job.Events(ctx, 0) {
 		if e.Kind == engine.EventPreview {
 			run.show(e.Preview)
 		}
 	}
 	err = job.Wait(ctx)
-	pictures := job.Pictures()
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return nil, &statusError{http.StatusServiceUnavailable, "the request was canceled"}
-	case errors.Is(err, context.Canceled): // by interrupt
-		p.request.warn("interrupted after %d of %d images", len(pictures), len(p.Seeds))
-	case err != nil:
-		return nil, err
 	}
-	return pictures, nil
+	return job, err
 }
 
 // response describes finished images. After an interruption there may be no image.

@@ -45,11 +45,11 @@ func TestFitWarning(t *testing.T) {
 
 func TestMemoryWarning(t *testing.T) {
 	const want = "decoding an image of 2048x1024 needs about 3.00 GB of memory, even in strips, and 2.00 GB are free"
-	if got := memoryWarning(3e9, 2e9, 1024, 2048); got != want {
+	if got := memoryWarning("decoding", 3e9, 2e9, 1024, 2048); got != want {
 		t.Errorf("%q, expected %q", got, want)
 	}
 	for _, free := range []int64{0, 3e9, 4e9} { // 0 is not known
-		if got := memoryWarning(3e9, free, 1024, 2048); got != "" {
+		if got := memoryWarning("decoding", 3e9, free, 1024, 2048); got != "" {
 			t.Errorf("with %d bytes free: %q", free, got)
 		}
 	}

@@ -82,6 +82,17 @@ func (m *ListedModel) Where() string {
 
 // ListModels returns all models; with an error those that could be found.
 func ListModels() ([]ListedModel, error) {
+	cached, err := hub.List()
+	return listModels(cached), err
+}
+
+// ListAll is ListModels with the networks that enlarge images after them.
+func ListAll() ([]ListedModel, error) {
+	cached, err := hub.List()
+	return append(listModels(cached), listUpscalers(cached)...), err
+}
+
+func listModels(cached []hub.Repo) []ListedModel {
 	list := []ListedModel{}
 	builtins := catalog.Builtins()
 	for _, name := range slices.Sorted(maps.Keys(builtins)) {
@@ -89,7 +100,6 @@ func ListModels() ([]ListedModel, error) {
 		m.inspect("", checkpoint.Folder{FS: builtins[name].FS, Name: name})
 		list = append(list, m)
 	}
-	cached, err := hub.List()
 	repos := map[string]hub.Repo{}
 	for _, r := range cached {
 		repos[r.Name] = r
@@ -135,7 +145,7 @@ func ListModels() ([]ListedModel, error) {
 		}
 		list = append(list, m)
 	}
-	return list, err
+	return list
 }
 
 // FoundModel describes one model, which was found by its name.

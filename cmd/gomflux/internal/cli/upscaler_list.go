@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -11,13 +12,8 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// ListUpscalers returns the published networks that enlarge images.
-func ListUpscalers() (list []ListedModel) {
-	cached, _ := hub.List() // ListModels reports the error
-	repos := map[string]hub.Repo{}
-	for _, r := range cached {
-		repos[r.Name] = r
-	}
+// listUpscalers returns the published networks that enlarge images.
+func listUpscalers(cached []hub.Repo) (list []ListedModel) {
 	for _, p := range catalog.Upscalers {
 		m := ListedModel{Name: p.Name, Class: p.Class, About: enlarges(p.Scale), Supported: true}
 		s, err := catalog.FindUpscaler(p.Name)
@@ -28,7 +24,10 @@ func ListUpscalers() (list []ListedModel) {
 			m.Here, m.Problems = true, []string{err.Error()}
 		}
 		if s == nil || s.Revision != "" {
-			m.Repo, m.Licence, m.Unfinished = p.Repo, p.Licence, repos[p.Repo].Unfinished
+			m.Repo, m.Licence = p.Repo, p.Licence
+			if i := slices.IndexFunc(cached, func(r hub.Repo) bool { return r.Name == p.Repo }); i >= 0 {
+				m.Unfinished = cached[i].Unfinished
+			}
 			if !m.Complete {
 				m.Get = "gomflux pull " + p.Name
 			}

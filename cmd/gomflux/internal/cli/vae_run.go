@@ -10,34 +10,34 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// WarnMemory warns before decoding that memory may not suffice.
-func WarnMemory(ctx context.Context, out *ui.Output, vae *gomflux.VAE, height, width int) {
-	device, err := mlx.ParseDevice(string(vae.Device()))
+// WarnMemory warns before an image is, say, decoded, that the memory that it needs may not suffice.
+func WarnMemory(ctx context.Context, out *ui.Output, doing string, on gomflux.Device, need int64, height, width int) {
+	device, err := mlx.ParseDevice(string(on))
 	if err != nil {
 		return
 	}
 	consequence := "the system may kill the program"
 	if device == mlx.GPU {
-		consequence = "decoding may fail"
+		consequence = doing + " may fail"
 	}
 	var free int64
 	mlx.Do(ctx, func() error {
 		free = mlx.FreeMemory(device)
 		return nil
 	})
-	if text := memoryWarning(vae.DecodeMemory(height, width), free, height, width); text != "" {
+	if text := memoryWarning(doing, need, free, height, width); text != "" {
 		out.Warn("%s: %s", text, consequence)
 	}
 }
 
-// memoryWarning compares the memory that decoding needs, in strips where memory
+// memoryWarning compares the memory that is needed, in strips where memory
 // is short, with the free memory, in bytes, 0 if unknown.
-func memoryWarning(need, free int64, height, width int) string {
+func memoryWarning(doing string, need, free int64, height, width int) string {
 	if free == 0 || need <= free {
 		return ""
 	}
-	return fmt.Sprintf("decoding an image of %dx%d needs about %s of memory, even in strips, and %s are free",
-		width, height, units.Bytes(need), units.Bytes(free))
+	return fmt.Sprintf("%s an image of %dx%d needs about %s of memory, even in strips, and %s are free",
+		doing, width, height, units.Bytes(need), units.Bytes(free))
 }
 
 // PeakMemory returns the peak memory of MLX's arrays, in bytes.

@@ -16,7 +16,6 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -203,9 +202,14 @@ type upscaling struct {
 }
 
 func (o *upscaleOptions) run(ctx context.Context, out *ui.Output, args []string) error {
-	for _, arg := range args { // loading a model can take minutes
-		if _, err := picture.ReadFile(arg); err != nil {
+	images, left := make([]*picture.Picture, len(args)), keptPixels
+	for i, arg := range args { // before a model is loaded, which can take minutes
+		p, err := picture.ReadFile(arg)
+		if err != nil {
 			return cli.Coded(cli.ExitUsage, err)
+		}
+		if size := p.Image.Rect.Size(); size.X*size.Y <= left {
+			images[i], left = p, left-size.X*size.Y
 		}
 		if o.refine.Given() && o.prompt == "" && settingsOf(arg).Prompt == "" {
 			return cli.UsageErrorf("%s: has no prompt in its settings (give one with --prompt)", arg)
@@ -227,13 +231,17 @@ func (o *upscaleOptions) run(ctx context.Context, out *ui.Output, args []string)
 		}
 		defer u.model.Close()
 	}
-	for _, arg := range args {
-		if err := u.image(ctx, arg); err != nil {
+	for i, arg := range args {
+		if err := u.image(ctx, arg, images[i]); err != nil {
 			return err
 		}
+		images[i] = nil
 	}
 	return nil
 }
+
+// keptPixels limits the images that are kept from their check to their turn. Others are decoded again.
+const keptPixels = 32 << 20
 
 // openModel loads the model of --refine.
 func (u *upscaling) openModel(ctx context.Context) error {
@@ -254,11 +262,12 @@ func (u *upscaling) openModel(ctx context.Context) error {
 	return nil
 }
 
-// image enlarges an image.
-func (u *upscaling) image(ctx context.Context, name string) error {
-	p, err := picture.ReadFile(name)
-	if err != nil {
-		return cli.Coded(cli.ExitUsage, err)
+// image enlarges an image, which is decoded if p is nil.
+func (u *upscaling) image(ctx context.Context, name string, p *picture.Picture) (err error) {
+	if p == nil {
+		if p, err = picture.ReadFile(name); err != nil {
+			return cli.Coded(cli.ExitUsage, err)
+		}
 	}
 	settings := settingsOf(name)
 	from := p.Image.Rect.Size()
@@ -270,7 +279,10 @@ func (u *upscaling) image(ctx context.Context, name string) error {
 	if _, _, err := u.upscaler.Size(from.X, from.Y, options); err != nil {
 		return u.failed(name, err)
 	}
-	u.warnMemory(ctx, from)
+	if need := u.upscaler.Memory(from.Y, from.X); need > 0 {
+		u.out.Note("%dx%d: about %s of memory", from.X, from.Y, units.Bytes(need))
+		cli.WarnMemory(ctx, u.out, "enlarging", u.upscaler.Device(), need, from.Y, from.X)
+	}
 	progress := u.out.StartProgress(ctx)
 	defer progress.Close()
 	options.Progress = progress.Report
@@ -348,24 +360,4 @@ func (u *upscaling) refined(
 	result.Settings.Refine = *u.refine.Value
 	result.Settings.Image = &picture.SourceImage{Path: catalog.TildePath(r.Source)}
 	return result.Pixels(), &result.Settings, nil
-}
-
-// warnMemory warns if the memory may not suffice.
-func (u *upscaling) warnMemory(ctx context.Context, size image.Point) {
-	device, err := mlx.ParseDevice(string(u.upscaler.Device()))
-	if err != nil {
-		return
-	}
-	var free int64
-	mlx.Do(ctx, func() error {
-		free = mlx.FreeMemory(device)
-		return nil
-	})
-	need := u.upscaler.Memory(size.Y, size.X)
-	if free > 0 && need > free {
-		u.out.Warn("enlarging an image of %dx%d needs about %s of memory, and %s are free", size.X, size.Y, units.Bytes(need),
-			units.Bytes(free))
-	} else if need > 0 {
-		u.out.Note("%dx%d: about %s of memory", size.X, size.Y, units.Bytes(need))
-	}
 }

@@ -152,7 +152,7 @@ func (o *decodeOptions) decode(
 		return nil, cli.UsageErrorf("%s: tensor %s of shape %v: an image of %dx%d pixels is too large (the limit is %d million pixels)",
 			ref.File, quote.Printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
 	}
-	cli.WarnMemory(ctx, out, vae, h*scale, w*scale)
+	cli.WarnMemory(ctx, out, "decoding", vae.Device(), vae.DecodeMemory(h*scale, w*scale), h*scale, w*scale)
 	latents, err := readLatents(ref)
 	if err != nil {
 		return nil, err

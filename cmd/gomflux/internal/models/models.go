@@ -93,8 +93,7 @@ func NewModelsCommand() *cobra.Command {
 				}
 				return o.Out(cmd).Result(list)
 			}
-			list, err := cli.ListModels()
-			list = append(list, cli.ListUpscalers()...)
+			list, err := cli.ListAll()
 			return cmp.Or(o.Out(cmd).Result(cli.ModelList(list)), err)
 		},
 	}

@@ -149,7 +149,7 @@ func (o *roundtripOptions) run(ctx context.Context, out *ui.Output, name string)
 		return cli.UsageErrorf("%s: %w", name, err)
 	}
 	r.Cut = jsonCut{inner.Min.X - outer.Min.X, inner.Min.Y - outer.Min.Y, outer.Max.X - inner.Max.X, outer.Max.Y - inner.Max.Y}
-	cli.WarnMemory(ctx, out, vae, inner.Dy(), inner.Dx())
+	cli.WarnMemory(ctx, out, "decoding", vae.Device(), vae.DecodeMemory(inner.Dy(), inner.Dx()), inner.Dy(), inner.Dx())
 	img := p.Image.SubImage(inner).(*image.RGBA)
 	var in image.Image = img
 	if p.Transparent != nil && vae.HasAlpha() {
