@@ -353,8 +353,10 @@ func (m *NaDiT) Sequence(height, width, text int) (*SeedVR2Sequence, error) {
 		return nil, fmt.Errorf("latents of %dx%d: expected positive multiples of %d", width, height, patch)
 	}
 	s := &SeedVR2Sequence{h: height / patch, w: width / patch}
-	for shift := range s.windows {
-		s.windows[shift] = m.layOut(s.h, s.w, text, float64(shift)/2)
+	rows, columns := m.Config.windowSizes(s.h, s.w)
+	for i := range s.windows {
+		shift := float64(i) / 2
+		s.windows[i] = m.layOut(spans(s.h, rows, shift), spans(s.w, columns, shift), s.w, text)
 	}
 	return s, nil
 }
@@ -388,9 +390,9 @@ func spans(n, size int, shift float64) (all [][2]int) {
 	return all
 }
 
-func (m *NaDiT) layOut(h, w, text int, shift float64) seedWindows {
-	height, width := m.Config.windowSizes(h, w)
-	rows, columns := spans(h, height, shift), spans(w, width, shift)
+// layOut divides tokens of a width into windows of rows and columns.
+func (m *NaDiT) layOut(rows, columns [][2]int, w, text int) seedWindows {
+	h := rows[len(rows)-1][1]
 	byShape := map[[2]int][][2]int{} // the tokens at the top left
 	var shapes [][2]int
 	for _, r := range rows {

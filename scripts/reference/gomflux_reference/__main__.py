@@ -211,8 +211,8 @@ def parse(argv=None) -> dict:
     c = command("upscaler-golden", make_upscaler_golden, "write what networks that enlarge images compute (upscaler/testdata)")
     c.add_argument("folder", type=Path)
 
-    c = command("seedvr2-golden", make_seedvr2_golden, "write what SeedVR2's makers' code computes (upscaler/testdata)")
-    c.add_argument("folder", type=Path)
+    c = command("seedvr2-golden", make_seedvr2_golden, "write what SeedVR2's makers' code computes (testdata of three packages)")
+    c.add_argument("folder", type=Path, help="the project")
     c.add_argument("--source", type=Path, required=True, help="folder of the makers' repository; cloned into it if there is none")
 
     c = command("chat", make_chat_golden, "render published chat templates (textgen/testdata)")

@@ -156,10 +156,9 @@ def wavelet(content, style):
 
 
 def golden(folder: Path, source: Path):
-    """Writes some values of the output of every module, for weights and inputs that the tests make too."""
+    """Writes some values of the output of every module, for weights and inputs that the tests make too. folder is the project's."""
     foreign.clone(source, REPOSITORY, COMMIT)
     stand_ins()
-    folder.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
         recorder, model = foreign.Recorder(), transformer(name)
         watch(recorder, model, "transformer")
@@ -172,7 +171,7 @@ def golden(folder: Path, source: Path):
                 vid_shape=torch.tensor([[1, *SIZE]]), txt_shape=torch.tensor([[TEXT]]), timestep=torch.tensor([1000.0]),
             ).vid_sample  # fmt: skip
         recorder.add("transformer", out.unflatten(0, SIZE).permute(2, 0, 1))
-        save_file(recorder.found, folder / f"seedvr2-{name}.safetensors")
+        save_file(recorder.found, folder / f"transformer/testdata/seedvr2-{name}.safetensors")
 
     recorder, vae = foreign.Recorder(), autoencoder()
     watch_autoencoder(recorder, vae)
@@ -180,7 +179,7 @@ def golden(folder: Path, source: Path):
     with torch.no_grad():
         recorder.add("latents", vae.encode(image[None]).posterior.mode())
         recorder.add("image", vae.decode(foreign.signed(1, 4, 6, 10)).sample)
-    save_file(recorder.found, folder / "seedvr2-vae.safetensors")
+    save_file(recorder.found, folder / "vae/testdata/seedvr2.safetensors")
 
     size = 8 * SIZE[0], 8 * SIZE[1]
     image, recorder = foreign.pattern(3, *size).div(125).sub(1), foreign.Recorder()
@@ -194,4 +193,4 @@ def golden(folder: Path, source: Path):
             out = run.inference(noises=[noise], conditions=[condition], texts_pos=[text], texts_neg=[text], cfg_scale=1.0)[0]
         recorder.add(name, out)
         recorder.add(f"{name}, colours of the image", wavelet(out.reshape(1, 3, *size), image[None]))
-    save_file(recorder.found, folder / "seedvr2-image.safetensors")
+    save_file(recorder.found, folder / "upscaler/testdata/seedvr2.safetensors")
