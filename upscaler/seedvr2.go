@@ -84,5 +84,8 @@ func (m *SeedVR2) Memory(h, w int, d mlx.Device, dtype mlx.Dtype) int64 {
 	return max(m.VAE.EncodeMemory(h, w, d, dtype), m.VAE.DecodeMemory(h, w, d, dtype), transformer, images*3*4*pixels)
 }
 
+// Scale is the largest that is asked for: the model works at any size.
+func (m *SeedVR2) Scale() int { return 8 }
+
 // Modules are the parts with weights.
 func (m *SeedVR2) Modules() []any { return []any{m.Transformer, m.VAE} }

@@ -19,7 +19,7 @@ func ListUpscalers() (list []ListedModel) {
 		repos[r.Name] = r
 	}
 	for _, p := range catalog.Upscalers {
-		m := ListedModel{Name: p.Name, Class: p.Class, About: enlarges(p.Scale), Supported: true}
+		m := ListedModel{Name: p.Name, Class: p.Class, About: enlarges(p.Class, p.Scale), Supported: true}
 		s, err := catalog.FindUpscaler(p.Name)
 		switch {
 		case err == nil:
@@ -38,7 +38,10 @@ func ListUpscalers() (list []ListedModel) {
 	return list
 }
 
-func enlarges(scale int) string {
+func enlarges(class string, scale int) string {
+	if class == component.NaDiT.Name {
+		return fmt.Sprintf("enlarges images up to %d times, with new details (gomflux upscale)", scale)
+	}
 	return fmt.Sprintf("enlarges images %d times (gomflux upscale)", scale)
 }
 
@@ -64,7 +67,7 @@ func (m *ListedModel) upscaler(s *catalog.Source) {
 		m.Supported, m.Problems = false, append(m.Problems, err.Error())
 		return
 	}
-	m.Class, m.About = c.Class.Name, enlarges(n.Scale())
+	m.Class, m.About = c.Class.Name, enlarges(c.Class.Name, n.Scale())
 	ck, err := c.Open(s.FS)
 	if err != nil {
 		m.Problems = append(m.Problems, err.Error())
