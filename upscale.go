@@ -44,10 +44,10 @@ type UpscaleOptions struct {
 	Progress func(Progress)
 }
 
-// OpenUpscaler loads a network by its name: a safetensors file, a folder with one, or with those of SeedVR2, one of the published networks that
-// gomflux models lists, or owner/name:file in the Hugging Face cache. Of the options it uses Device, Dtype and
-// Progress; [Lanczos] does not need them. Without a Dtype a GPU computes in float16, and where that
-// overflows in float32. The caller must close it.
+// OpenUpscaler loads a network by its name: a safetensors file, a folder with one, or with those of SeedVR2, one of the
+// published networks that gomflux models lists, or owner/name:file in the Hugging Face cache. Of the options it uses
+// Device, Dtype and Progress; [Lanczos] does not need them. Without a Dtype a GPU computes in float16, and where that
+// overflows in float32; SeedVR2 computes in the dtype of models. The caller must close it.
 func OpenUpscaler(ctx context.Context, name string, o *OpenOptions) (*Upscaler, error) {
 	if name == Lanczos {
 		return &Upscaler{name: name}, nil
@@ -101,6 +101,9 @@ func (u *Upscaler) Scale() int {
 	return u.network.Scale()
 }
 
+// Seeded reports whether UpscaleOptions.Seed has an effect: that of SeedVR2 has.
+func (u *Upscaler) Seeded() bool { return u.network != nil && u.network.Restores() }
+
 // Device returns the device that the network runs on, CPU for Lanczos.
 func (u *Upscaler) Device() Device {
 	if u.network == nil {
@@ -128,7 +131,7 @@ func (u *Upscaler) MemoryFor(width, height int, o *UpscaleOptions) (n int64) {
 		return 0
 	}
 	mlx.Do(context.Background(), func() error { // never fails
-		if u.network.Restores() {
+		if u.Seeded() {
 			n = u.network.RestoreMemory(h, w)
 		} else {
 			n = u.network.Memory(height, width)
@@ -143,7 +146,7 @@ func (u *Upscaler) MemoryFor(width, height int, o *UpscaleOptions) (n int64) {
 func (u *Upscaler) Size(width, height int, o *UpscaleOptions) (w, h int, err error) {
 	o = cmp.Or(o, &UpscaleOptions{})
 	scale, usual := u.Scale(), u.Scale()
-	if u.network == nil || u.network.Restores() {
+	if u.network == nil || u.Seeded() {
 		usual = defaultScale
 	}
 	to := func(n int, factor float64) int { return max(1, int(math.Round(float64(n)*factor))) }
@@ -197,7 +200,7 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 	switch {
 	case u.network == nil:
 		return resized(img, w, h), nil
-	case u.network.Restores():
+	case u.Seeded():
 		return u.restore(ctx, img, w, h, o)
 	}
 	report := onCallerFunc(o.Progress)

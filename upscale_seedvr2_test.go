@@ -139,16 +139,18 @@ func TestSeedVR2(t *testing.T) {
 		}
 	}
 
+	in := func(name string) string { return filepath.Join(flat, filepath.Base(name)) }
 	for _, c := range []struct {
 		change func() error
 		want   string
 	}{
-		{func() error { return os.WriteFile(filepath.Join(flat, "seedvr2_b.safetensors"), nil, 0o666) }, "has several transformers of SeedVR2"},
+		{func() error { return os.WriteFile(in("seedvr2_b.safetensors"), nil, 0o666) }, "has several transformers of SeedVR2"},
 		{func() error {
-			return errors.Join(os.Remove(filepath.Join(flat, "seedvr2_b.safetensors")), os.Remove(filepath.Join(flat, "pos_emb.safetensors")))
-		}, "has no tensor positive_conditioning"},
-		{func() error { return os.WriteFile(filepath.Join(flat, "pos_emb.pt"), nil, 0o666) }, "is a pickle"},
-		{func() error { return os.Remove(filepath.Join(flat, filepath.Base(autoencoder))) }, "no autoencoder of SeedVR2"},
+			return errors.Join(os.Remove(in("seedvr2_b.safetensors")), os.Remove(in("pos_emb.safetensors")))
+		},
+			"has no tensor positive_conditioning"},
+		{func() error { return os.WriteFile(in("pos_emb.pt"), nil, 0o666) }, "is a pickle"},
+		{func() error { return os.Remove(in(autoencoder)) }, "no autoencoder of SeedVR2"},
 	} {
 		if err := c.change(); err != nil {
 			t.Fatal(err)

@@ -82,7 +82,9 @@ func TestSeedVR2Faults(t *testing.T) {
 			}
 			s.windows[1] = m.layOut(rows, columns, s.w, 5)
 		}},
-		"no shift": {"7b", "transformer.blocks.1.attn.proj_out.vid", func(_ *NaDiT, s *SeedVR2Sequence) { s.windows[1] = s.windows[0] }},
+		"no shift": {"7b", "transformer.blocks.1.attn.proj_out.vid", func(_ *NaDiT, s *SeedVR2Sequence) {
+			s.windows[1] = s.windows[0]
+		}},
 		"rotation of the windows that are not shifted": {"7b", "transformer.blocks.1.attn.proj_out.vid", func(_ *NaDiT, s *SeedVR2Sequence) {
 			s.windows[1].rope = s.windows[0].rope
 		}},
@@ -90,7 +92,9 @@ func TestSeedVR2Faults(t *testing.T) {
 			whole := m.layOut(spans(s.h, s.h, 0), spans(s.w, s.w, 0), s.w, 5)
 			s.windows[0].rope = whole.rope
 		}},
-		"text as in one window": {"3b", "transformer.blocks.0.attn.proj_out.txt", func(_ *NaDiT, s *SeedVR2Sequence) { s.windows[0].count = 1 }},
+		"text as in one window": {"3b", "transformer.blocks.0.attn.proj_out.txt", func(_ *NaDiT, s *SeedVR2Sequence) {
+			s.windows[0].count = 1
+		}},
 	} {
 		mlxtest.Do(t, func() {
 			found := runSeedVR2(t, c.network, true, c.change)

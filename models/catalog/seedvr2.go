@@ -19,7 +19,7 @@ import (
 // What people have of SeedVR2 are files of its parts, in one folder or in ComfyUI's folders: the transformer, the autoencoder,
 // and the embeddings of the only prompt, which ComfyUI has in the transformer's file.
 
-// transformerOf returns the name of SeedVR2's transformer in a folder, "" if there is none.
+// transformerOf returns the name of SeedVR2's transformer in a folder, "" without one.
 func transformerOf(folder string) (string, error) {
 	var found []string
 	for _, dir := range []string{".", "diffusion_models"} {

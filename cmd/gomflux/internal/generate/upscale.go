@@ -195,9 +195,6 @@ type upscaleSeconds struct {
 	Save    float64 `json:"save"`
 }
 
-// seedVR2 is the class of SeedVR2.
-const seedVR2 = "NaDiT"
-
 // An upscaling is a run of upscale.
 type upscaling struct {
 	*upscaleOptions
@@ -225,7 +222,7 @@ func (o *upscaleOptions) run(ctx context.Context, out *ui.Output, args []string)
 		return cli.Coded(cli.ExitModel, cli.ModelError(err))
 	}
 	defer u.upscaler.Close()
-	if len(o.seed) > 0 && !o.refine.Given() && u.upscaler.Class() != seedVR2 {
+	if len(o.seed) > 0 && !o.refine.Given() && !u.upscaler.Seeded() {
 		return cli.UsageErrorf("--seed has no effect without --refine, except with SeedVR2")
 	}
 	if o.refine.Given() {
@@ -274,7 +271,7 @@ func (u *upscaling) image(ctx context.Context, name string) error {
 		Scale: u.upscaler.Scale(), Device: string(u.upscaler.Device()), Dtype: string(u.upscaler.Dtype()),
 	}
 	options := &gomflux.UpscaleOptions{Scale: u.scale.OrZero(), Width: u.width.OrZero(), Height: u.height.OrZero()}
-	if r.Class == seedVR2 {
+	if u.upscaler.Seeded() {
 		r.Seed = &options.Seed
 		if len(u.seed) > 0 {
 			options.Seed = u.seed[0]
