@@ -231,14 +231,19 @@ func (b *seedBlock) Forward(x, c *mlx.Array, p *seedPass) (*mlx.Array, *mlx.Arra
 		textAttn, textMLP = b.Ada.txt().modulations(p.time, p.dtype)
 		normed = func() *mlx.Array { return textAttn.norm(text, c) }
 	}
-	dx, dc := b.Attn.Forward(attn.norm(b.AttnNorm.vid(), x), normed(), p, b.last)
-	y, h := attn.addThenNorm(x, dx, b.MLPNorm.vid(), mlp)
-	y = mlp.add(y, b.MLP.vid().Forward(h))
+	// the scopes let MLX free what large images need most memory for
+	d := mlx.Scopes(func() []*mlx.Array { return b.Attn.Forward(attn.norm(b.AttnNorm.vid(), x), normed(), p, b.last) })
+	fed := func(x, dx *mlx.Array, attn, mlp modulation, n *nn.RMSNorm, f *seedMLP) *mlx.Array {
+		return mlx.Scope(func() *mlx.Array {
+			y, h := attn.addThenNorm(x, dx, n, mlp)
+			return mlp.add(y, f.Forward(h))
+		})
+	}
+	y := fed(x, d[0], attn, mlp, b.MLPNorm.vid(), b.MLP.vid())
 	if b.last {
 		return b.Tap(y, x, c), nil
 	}
-	t, h := textAttn.addThenNorm(c, dc, b.MLPNorm.txt(), textMLP)
-	return b.Tap2(y, textMLP.add(t, b.MLP.txt().Forward(h)), x, c)
+	return b.Tap2(y, fed(c, d[1], textAttn, textMLP, b.MLPNorm.txt(), b.MLP.txt()), x, c)
 }
 
 // seedMLP is SwiGLUMLP, or MLP, which has no gate.
@@ -296,8 +301,8 @@ func newSeedAttention(c NaDiTConfig, shared bool, shift int) *seedAttention {
 }
 
 // Forward returns what attention adds to the image x [1, L, dim] and to the text c [1, T, dim]: the mean of what the text is in
-// all windows, nil without need. Both may be wide: see [nn.Linear.ForwardWide].
-func (a *seedAttention) Forward(x, c *mlx.Array, p *seedPass, last bool) (dx, dc *mlx.Array) {
+// all windows, which is left out in the last block. Both may be wide: see [nn.Linear.ForwardWide].
+func (a *seedAttention) Forward(x, c *mlx.Array, p *seedPass, last bool) []*mlx.Array {
 	w := p.windows[a.shift]
 	own := seedQKV(a.ProjQKV.vid(), x, a.NormQ.vid(), a.NormK.vid())
 	q, k, v := a.NormRope(w.rope, a.heads, seedQKV(a.ProjQKV.txt(), c, a.NormQ.txt(), a.NormK.txt()), own)
@@ -317,12 +322,13 @@ func (a *seedAttention) Forward(x, c *mlx.Array, p *seedPass, last bool) (dx, dc
 		texts = append(texts, y.Slice(1, g.tokens, y.Dim(1)).AsType(mlx.Float32).Sum(0))
 		from += g.n * g.tokens
 	}
-	dx = a.ProjOut.vid().ForwardWide(mlx.Concat(1, image...).Take(1, w.back), x.Dtype())
+	dx := a.ProjOut.vid().ForwardWide(mlx.Concat(1, image...).Take(1, w.back), x.Dtype())
 	if last {
-		return a.Tap(dx, x, c), nil
+		return []*mlx.Array{a.Tap(dx, x, c)}
 	}
 	mean := mlx.Concat(0, texts...).Sum(0).Over(float64(w.count)).AsType(x.Dtype())
-	return a.Tap2(dx, a.ProjOut.txt().ForwardWide(mean, x.Dtype()), x, c)
+	dx, dc := a.Tap2(dx, a.ProjOut.txt().ForwardWide(mean, x.Dtype()), x, c)
+	return []*mlx.Array{dx, dc}
 }
 
 // seedQKV projects a stream by one matrix.

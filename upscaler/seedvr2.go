@@ -78,9 +78,9 @@ func (m *SeedVR2) Memory(h, w int, d mlx.Device, dtype mlx.Dtype) int64 {
 	pixels := int64(h) * int64(w)
 	tokens := pixels/int64(m.Multiple()*m.Multiple()) + int64(m.Text.Dim(1))
 	inner := int64(c.Heads) * int64(c.HeadDim)
-	// streams and what is added to them, queries, keys and values as they are and in windows, and the feed-forward
-	transformer := tokens * item * max(6*int64(c.VidDim)+9*inner, 4*int64(c.VidDim)+3*int64(c.MLPDim))
-	const images = 4 // in float32, for the colours
+	// streams and what is added to them; queries, keys and values as they are, rotated and in windows; the feed-forward
+	transformer := tokens * item * (6*int64(c.VidDim) + max(24*inner, 4*int64(c.MLPDim)))
+	const images = 14 // in float32, for the colours
 	return max(m.VAE.EncodeMemory(h, w, d, dtype), m.VAE.DecodeMemory(h, w, d, dtype), transformer, images*3*4*pixels)
 }
 

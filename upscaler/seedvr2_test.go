@@ -1,10 +1,12 @@
 package upscaler
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/foreigntest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/transformer"
 	"github.com/gomflux/gomflux/vae"
 )
@@ -45,6 +47,42 @@ func TestSeedVR2(t *testing.T) {
 		m := smallSeedVR2("3b")
 		if _, err := m.Step(foreigntest.Signed(0, 1, 4, 16, 23), foreigntest.Signed(2, 1, 4, 16, 23), nil); err == nil {
 			t.Error("latents of an odd width have no error")
+		}
+	})
+}
+
+// TestSeedVR2Memory compares the memory of a run with the estimate.
+func TestSeedVR2Memory(t *testing.T) {
+	mlxtest.Do(t, func() {
+		m := smallSeedVR2("3b")
+		const side = 256
+		image := foreigntest.Signed(0, 1, 3, side, side)
+		mlx.Eval(image)
+		peak := func(f func() *mlx.Array) (*mlx.Array, int64) {
+			before := mlx.ActiveMemory()
+			mlx.ResetPeakMemory()
+			y := f()
+			mlx.Eval(y)
+			return y, int64(mlx.PeakMemory() - before)
+		}
+		for _, budget := range []int64{0, 1 << 20} {
+			m.VAE.SetBudget(budget)
+			want := m.Memory(side, side, mlx.CurrentDevice(), mlx.Float32)
+			var all [3]int64
+			var latents *mlx.Array
+			latents, all[0] = peak(func() *mlx.Array { return m.Latents(image) })
+			latents, all[1] = peak(func() *mlx.Array {
+				y, err := m.Step(latents, foreigntest.Signed(2, latents.Shape()...), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return y
+			})
+			_, all[2] = peak(func() *mlx.Array { return m.Image(latents, image) })
+			if most := slices.Max(all[:]); float64(most) > 1.1*float64(want) || most < want/3 {
+				t.Errorf("within %d bytes: %v, estimated %d", budget, all, want)
+			}
+			t.Logf("within %d bytes: %v, estimated %d", budget, all, want)
 		}
 	})
 }

@@ -107,13 +107,15 @@ func inflate(frames int, convolutions ...*nn.Conv2d) {
 // shuffled is the first frame of a convolution's output whose channels are the rows, columns and, with eight parts, frames
 // that a pixel of x [N, H, W, C] becomes: [N, 2H, 2W, C].
 func shuffled(conv *nn.Conv2d, x *mlx.Array) *mlx.Array {
-	weight, bias := conv.As(x.Dtype())
-	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
-	first := func(a *mlx.Array, shape ...int) *mlx.Array {
-		return a.Reshape(4, -1, c, a.Size()/weight.Dim(0)).Slice(1, 0, 1).Reshape(shape...)
-	}
-	y := x.BiasedConv2d(first(weight, 4*c, 1, 1, c), first(bias, 4*c), 1, 0, 1)
-	return y.Reshape(n, h, w, 2, 2, c).Transpose(0, 1, 3, 2, 4, 5).Reshape(n, 2*h, 2*w, c)
+	return mlx.Scope(func() *mlx.Array { // lets MLX free what is as large as the result
+		weight, bias := conv.As(x.Dtype())
+		n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
+		first := func(a *mlx.Array, shape ...int) *mlx.Array {
+			return a.Reshape(4, -1, c, a.Size()/weight.Dim(0)).Slice(1, 0, 1).Reshape(shape...)
+		}
+		y := x.BiasedConv2d(first(weight, 4*c, 1, 1, c), first(bias, 4*c), 1, 0, 1)
+		return y.Reshape(n, h, w, 2, 2, c).Transpose(0, 1, 3, 2, 4, 5).Reshape(n, 2*h, 2*w, c)
+	})
 }
 
 // Unused returns no patterns: all tensors of a checkpoint are used.
