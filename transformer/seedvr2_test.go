@@ -85,7 +85,7 @@ func TestSeedVR2Faults(t *testing.T) {
 		"no shift": {"7b", "transformer.blocks.1.attn.proj_out.vid", func(_ *NaDiT, s *SeedVR2Sequence) {
 			s.windows[1] = s.windows[0]
 		}},
-		"rotation of the windows that are not shifted": {"7b", "transformer.blocks.1.attn.proj_out.vid", func(_ *NaDiT, s *SeedVR2Sequence) {
+		"rotation of unshifted windows": {"7b", "transformer.blocks.1.attn.proj_out.vid", func(_ *NaDiT, s *SeedVR2Sequence) {
 			s.windows[1].rope = s.windows[0].rope
 		}},
 		"rotation in the whole image": {"3b", "transformer.blocks.0.attn.proj_out.vid", func(m *NaDiT, s *SeedVR2Sequence) {
