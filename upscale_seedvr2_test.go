@@ -139,6 +139,26 @@ func TestSeedVR2(t *testing.T) {
 		}
 	}
 
+	// a published model in the Hugging Face cache
+	cache, commit := t.TempDir(), strings.Repeat("a", 40)
+	t.Setenv("HF_HUB_CACHE", cache)
+	repo := filepath.Join(cache, "models--Comfy-Org--SeedVR2")
+	for file, from := range map[string]string{
+		"diffusion_models/seedvr2_3b_int8_convrot.safetensors": whole,
+		"vae/seedvr2_ema_vae_fp16.safetensors":                 filepath.Join(folder, "vae/seedvr2_ema_vae_fp16.safetensors"),
+	} {
+		at, blob := filepath.Join(repo, "snapshots", commit, file), filepath.Join(repo, "blobs", filepath.Base(file))
+		err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o777), os.MkdirAll(filepath.Dir(blob), 0o777),
+			os.MkdirAll(filepath.Join(repo, "refs"), 0o777), os.WriteFile(filepath.Join(repo, "refs", "main"), []byte(commit), 0o666))
+		if err = errors.Join(err, os.Rename(from, blob), os.Symlink(blob, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	published := openUpscaler(t, "SeedVR2-3B", cpu)
+	if again := upscale(published, opaque, nil).(*image.RGBA); string(again.Pix) != string(first.Pix) || published.Revision() != commit {
+		t.Errorf("%s at %q: another image, or revision", published.Name(), published.Revision())
+	}
+
 	in := func(name string) string { return filepath.Join(flat, filepath.Base(name)) }
 	for _, c := range []struct {
 		change func() error
