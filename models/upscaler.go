@@ -59,6 +59,7 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 			u.dtype = mlx.Float16
 		}
 	case *upscaler.SeedVR2:
+		u.loader.Dtype = a.dtype // weights that are stored in float32 would take twice as much
 		if u.seedvr2, err = loadSeedVR2(fsys, n, a, u.loader); err != nil {
 			return nil, err
 		}
