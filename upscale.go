@@ -20,10 +20,10 @@ const DefaultUpscaler = "realesrgan-x4plus"
 // Lanczos is the name of an upscaler without a network: the filter of [picture.Resize].
 const Lanczos = "lanczos"
 
-// LanczosScale is the largest scale of Lanczos, and defaultLanczos the one where nothing else is asked for.
-const LanczosScale, defaultLanczos = 8, 2
+// LanczosScale is the largest scale of Lanczos, and defaultScale that of Lanczos and SeedVR2 where nothing else is asked for.
+const LanczosScale, defaultScale = 8, 2
 
-// An Upscaler enlarges images by a network: ESRGAN's or Real-ESRGAN's. Like a [Model] it may be used from several
+// An Upscaler enlarges images by a network: ESRGAN's, Real-ESRGAN's or SeedVR2's. Like a [Model] it may be used from several
 // goroutines.
 type Upscaler struct {
 	network               *models.Upscaler // nil for Lanczos
@@ -34,20 +34,23 @@ type Upscaler struct {
 }
 
 // UpscaleOptions describe how large an image becomes. The zero value and nil stand for the scale of the network.
-// A smaller size is the network's, reduced by Lanczos' filter.
+// A smaller size is the network's, reduced by Lanczos' filter. SeedVR2 works at the size that is asked for, and makes an image
+// twice as large without one.
 type UpscaleOptions struct {
 	// Scale is the height or width divided by that of the image, from 1 to that of the network.
 	Scale float64
+	// Seed is that of SeedVR2's noise.
+	Seed uint64
 	// Width and Height are the size in pixels. If one of them is 0, the proportions are kept.
 	Width, Height int
 	// Progress, if set, is called on the caller's goroutine.
 	Progress func(Progress)
 }
 
-// OpenUpscaler loads a network by its name: a safetensors file, a folder with one, one of the published networks that
-// gomflux models lists, or owner/name:file in the Hugging Face cache. Of the options it uses Device, Dtype and
-// Progress; [Lanczos] does not need them. Without a Dtype a GPU computes in float16, and where that
-// overflows in float32. The caller must close it.
+// OpenUpscaler loads a network by its name: a safetensors file, a folder with one, or with those of SeedVR2, one of the
+// published networks that gomflux models lists, or owner/name:file in the Hugging Face cache. Of the options it uses
+// Device, Dtype and Progress; [Lanczos] does not need them. Without a Dtype a GPU computes in float16, and where that
+// overflows in float32; SeedVR2 computes in the dtype of models. The caller must close it.
 func OpenUpscaler(ctx context.Context, name string, o *OpenOptions) (*Upscaler, error) {
 	if name == Lanczos {
 		return &Upscaler{name: name, scale: LanczosScale, device: CPU, dtype: Uint8}, nil
@@ -88,11 +91,14 @@ func (u *Upscaler) Name() string { return u.name }
 // Revision returns the commit of a network in the Hugging Face cache, "" for others.
 func (u *Upscaler) Revision() string { return u.revision }
 
-// Class returns the class of the network: RRDBNet or SRVGGNetCompact. It is "" for Lanczos.
+// Class returns the class of the network: RRDBNet, SRVGGNetCompact or, of SeedVR2, NaDiT. It is "" for Lanczos.
 func (u *Upscaler) Class() string { return u.class }
 
-// Scale returns how many times the network enlarges images; for Lanczos the largest scale.
+// Scale returns how many times the network enlarges images; for Lanczos and SeedVR2 the largest scale.
 func (u *Upscaler) Scale() int { return u.scale }
+
+// Seeded reports whether UpscaleOptions.Seed has an effect: that of SeedVR2 has.
+func (u *Upscaler) Seeded() bool { return u.network != nil && u.network.Restores() }
 
 // Device returns the device that the network runs on, CPU for Lanczos.
 func (u *Upscaler) Device() Device { return u.device }
@@ -100,14 +106,22 @@ func (u *Upscaler) Device() Device { return u.device }
 // Dtype returns the dtype of the network's computations, Uint8 for Lanczos.
 func (u *Upscaler) Dtype() Dtype { return u.dtype }
 
-// Memory estimates the memory in bytes that Upscale needs for an image of a size, with the memory that is free now:
+// Memory is MemoryFor without options.
+func (u *Upscaler) Memory(height, width int) int64 { return u.MemoryFor(width, height, nil) }
+
+// MemoryFor estimates the memory in bytes that Upscale needs for an image of a size, with the memory that is free now:
 // where it is short, an image is enlarged in strips.
-func (u *Upscaler) Memory(height, width int) (n int64) {
-	if u.network == nil {
+func (u *Upscaler) MemoryFor(width, height int, o *UpscaleOptions) (n int64) {
+	w, h, err := u.Size(width, height, o)
+	if u.network == nil || err != nil {
 		return 0
 	}
 	mlx.Do(context.Background(), func() error { // never fails
-		n = u.network.Memory(height, width)
+		if u.Seeded() {
+			n = u.network.RestoreMemory(h, w)
+		} else {
+			n = u.network.Memory(height, width)
+		}
 		return nil
 	})
 	return n
@@ -118,8 +132,8 @@ func (u *Upscaler) Memory(height, width int) (n int64) {
 func (u *Upscaler) Size(width, height int, o *UpscaleOptions) (w, h int, err error) {
 	o = cmp.Or(o, &UpscaleOptions{})
 	scale, usual := u.scale, u.scale
-	if u.network == nil {
-		usual = defaultLanczos
+	if u.network == nil || u.Seeded() {
+		usual = defaultScale
 	}
 	to := func(n int, factor float64) int { return max(1, int(math.Round(float64(n)*factor))) }
 	factor := cmp.Or(o.Scale, float64(usual))
@@ -169,8 +183,11 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 	if err != nil {
 		return nil, err
 	}
-	if u.network == nil {
+	switch {
+	case u.network == nil:
 		return resized(img, w, h), nil
+	case u.Seeded():
+		return u.restore(ctx, img, w, h, o)
 	}
 	report := onCallerFunc(o.Progress)
 	const steps = 1000
@@ -190,6 +207,23 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 		return nil, err
 	case opaque && large.Rect.Size() == image.Pt(w, h):
 		return (*image.RGBA)(large), nil // the same bytes
+	}
+	return resized(large, w, h), nil
+}
+
+// restore enlarges an image to a size by SeedVR2.
+func (u *Upscaler) restore(ctx context.Context, img image.Image, w, h int, o *UpscaleOptions) (image.Image, error) {
+	report := onCallerFunc(o.Progress)
+	const steps = 1000
+	large, err := onMLX(ctx, func() (*image.NRGBA, error) {
+		return u.network.Restore(img, w, h, o.Seed, func(share float64) {
+			if report != nil {
+				report(Progress{Phase: PhaseUpscale, Step: int(share * steps), Steps: steps})
+			}
+		})
+	})
+	if err != nil {
+		return nil, err
 	}
 	return resized(large, w, h), nil
 }

@@ -15,7 +15,9 @@ import (
 
 // An Upscaler enlarges images by a network. Its methods run on the MLX thread.
 type Upscaler struct {
-	network   upscaler.Network
+	network   upscaler.Network // nil for SeedVR2
+	seedvr2   *restorer        // nil for others
+	scale     int
 	device    mlx.Device
 	dtype     mlx.Dtype
 	component component.Component
@@ -25,22 +27,20 @@ type Upscaler struct {
 
 // LoadUpscaler reads the network in a folder of [catalog.FindUpscaler]. Of the options it uses Device, Dtype and
 // Progress. On a GPU the default dtype is float16, whose rounding is a part of that of 8 bits: bfloat16 has as many
-// bits as a pixel. It must run on the MLX thread. Callers must close the upscaler.
+// bits as a pixel. For SeedVR2 it is that of models. It must run on the MLX thread. Callers must close the upscaler.
 func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 	var a Autoencoder
 	if err := a.chooseDevice(o); err != nil {
 		return nil, err
 	}
-	if o.Dtype == nil && a.device != mlx.CPU {
-		a.dtype = mlx.Float16
-	}
 	u := &Upscaler{device: a.device, dtype: a.dtype, loader: &component.Loader{
 		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: mlx.Float32}, ReadAhead: readAhead, Report: reporter(o.Progress),
 	}}
-	var err error
-	if u.network, u.component, err = component.DeclareUpscaler(&u.loader.Folder, component.Upscalers); err != nil {
+	declared, c, err := component.DeclareUpscaler(&u.loader.Folder, component.Upscalers)
+	if err != nil {
 		return nil, err
 	}
+	u.component, u.scale = c, declared.Scale()
 	ck, err := u.component.Open(fsys)
 	if err != nil {
 		return nil, err
@@ -52,6 +52,18 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 			u.close()
 		}
 	}()
+	switch n := declared.(type) {
+	case upscaler.Network:
+		u.network = n
+		if o.Dtype == nil && a.device != mlx.CPU {
+			u.dtype = mlx.Float16
+		}
+	case *upscaler.SeedVR2:
+		u.loader.Dtype = a.dtype // weights that are stored in float32 would take twice as much
+		if u.seedvr2, err = loadSeedVR2(fsys, n, a, u.loader); err != nil {
+			return nil, err
+		}
+	}
 	if err := u.loader.Load(u.component, ck); err != nil {
 		return nil, err
 	}
@@ -66,13 +78,19 @@ func (u *Upscaler) close() {
 	u.closed = true
 	mlx.Drain()
 	u.loader.Unload(u.component)
+	if u.seedvr2 != nil {
+		u.loader.Unload(u.seedvr2.vae.component)
+		if u.seedvr2.Text != nil {
+			u.seedvr2.Text.Free()
+		}
+	}
 }
 
 // Class is the network's class.
 func (u *Upscaler) Class() string { return u.component.Class.Name }
 
-// Scale is how many times the network enlarges images.
-func (u *Upscaler) Scale() int { return u.network.Scale() }
+// Scale is how many times the network enlarges images, SeedVR2 at most.
+func (u *Upscaler) Scale() int { return u.scale }
 
 // Device returns the device that it runs on.
 func (u *Upscaler) Device() mlx.Device { return u.device }

@@ -1,17 +1,22 @@
 // Package upscaler has the networks that enlarge images, one file per class. Their classes are those of
-// BasicSR, whose names the checkpoints have.
+// BasicSR, whose names the checkpoints have, and SeedVR2's.
 package upscaler
 
 import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
+// A Model is a [Network] or a [SeedVR2].
+type Model interface {
+	// Scale is the height or width of the output divided by that of the input, of SeedVR2 at most.
+	Scale() int
+}
+
 // A Network enlarges images.
 type Network interface {
+	Model
 	// Channels is the number of channels of images: 1 for gray, 3 for RGB, 4 for RGB and alpha.
 	Channels() int
-	// Scale is the height or width of the output divided by that of the input.
-	Scale() int
 	// Radius is how many rows above and below a pixel of the input have an influence on its output.
 	Radius() int
 	// Forward enlarges images [N, C, H, W] from 0 to 1. The output is not clamped.

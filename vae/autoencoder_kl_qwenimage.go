@@ -384,7 +384,7 @@ func (r *resizing) Forward(x *mlx.Array) *mlx.Array {
 
 func (r *qwenResample) stage() stage {
 	if r.Resample.Size.up {
-		return stage{double: true, conv: r.Resample.Conv, before: 1, after: 1}
+		return stage{double: mlx.Upsample, conv: r.Resample.Conv, before: 1, after: 1}
 	}
 	return stage{conv: r.Resample.Conv, after: 1}
 }

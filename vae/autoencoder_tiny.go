@@ -229,7 +229,7 @@ func newTinyDecoder(c TinyConfig, s *strips) *tinyCoder {
 		}
 		conv := nn.NewConv2d(width, width, 3, 1, 1).WithoutBias()
 		d.Layers = append(d.Layers, &nearest{}, conv)
-		d.stages = append(d.stages, stage{double: true, conv: conv, before: 1, after: 1})
+		d.stages = append(d.stages, stage{double: mlx.Upsample, conv: conv, before: 1, after: 1})
 	}
 	return d
 }

@@ -306,14 +306,23 @@ func (d *downsample) Forward(x *mlx.Array) *mlx.Array {
 	return d.TapImage(d.Conv.Forward(padded), x)
 }
 
-// upsample is Upsample2D: nearest neighbours, then a convolution.
+// upsample is Upsample2D: nearest neighbours, then a convolution. With UpscaleConv it is SeedVR2's Upsample3D.
 type upsample struct {
 	nn.Module
-	Conv *nn.Conv2d `w:"conv"`
+	UpscaleConv *nn.Conv2d `w:"upscale_conv"`
+	Conv        *nn.Conv2d `w:"conv"`
 }
 
 func (u *upsample) Forward(x *mlx.Array) *mlx.Array {
-	return u.TapImage(u.Conv.Forward(mlx.Upsample(x)), x)
+	return u.TapImage(u.Conv.Forward(u.double(x)), x)
+}
+
+// double returns [N, 2H, 2W, C].
+func (u *upsample) double(x *mlx.Array) *mlx.Array {
+	if u.UpscaleConv == nil {
+		return mlx.Upsample(x)
+	}
+	return shuffled(u.UpscaleConv, x)
 }
 
 // midBlock is UNetMidBlock2D: a resnet, then attention and another resnet.

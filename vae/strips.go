@@ -46,8 +46,8 @@ func (s size) rowBytes(item int64) int64 { return int64(s.w) * int64(s.c) * item
 
 // A stage is a convolution with the operations right before it.
 type stage struct {
-	norm          norm // followed by SiLU; nil if the stage has neither
-	double        bool // upsample first: every pixel becomes 2x2
+	norm          norm                        // followed by SiLU; nil if the stage has neither
+	double        func(*mlx.Array) *mlx.Array // first: every pixel becomes 2x2; nil if it stays one
 	conv          *nn.Conv2d
 	before, after int // padding: rows and columns of zeros on each side
 	// residual is the memory for adding the shortcut to the output, as a number of
@@ -82,7 +82,7 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 	weight, bias := s.conv.As(x.Dtype())
 	kernel, stride := weight.Dim(1), s.conv.Stride
 	inputRows := in.h // of the convolution, without padding
-	if s.double {
+	if s.double != nil {
 		inputRows *= 2
 	}
 	var stats nn.Statistics
@@ -120,7 +120,7 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 
 // input returns rows [lo, hi) of the convolution's input.
 func (s stage) input(x *mlx.Array, stats nn.Statistics, lo, hi int) *mlx.Array {
-	if !s.double {
+	if s.double == nil {
 		y := slice(x, lo, hi)
 		if s.norm != nil {
 			y = s.norm.ApplySiLU(y, stats)
@@ -128,7 +128,7 @@ func (s stage) input(x *mlx.Array, stats nn.Statistics, lo, hi int) *mlx.Array {
 		return y
 	}
 	first := lo / 2
-	return slice(mlx.Upsample(slice(x, first, (hi+1)/2)), lo-2*first, hi-2*first)
+	return slice(s.double(slice(x, first, (hi+1)/2)), lo-2*first, hi-2*first)
 }
 
 // slice returns rows [lo, hi) of [N, H, W, C].
@@ -147,7 +147,7 @@ func (s stage) size(in size) size {
 }
 
 func (s stage) outputs(n, kernel int) int {
-	if s.double {
+	if s.double != nil {
 		n *= 2
 	}
 	return (n+s.before+s.after-kernel)/s.conv.Stride + 1
@@ -179,7 +179,7 @@ func (d *downsample) stage() stage { return stage{conv: d.Conv, after: 1} }
 
 func (d *downsample) strip(x *mlx.Array, budget int64) *mlx.Array { return d.stage().strip(x, budget) }
 
-func (u *upsample) stage() stage { return stage{double: true, conv: u.Conv, before: 1, after: 1} }
+func (u *upsample) stage() stage { return stage{double: u.double, conv: u.Conv, before: 1, after: 1} }
 
 func (u *upsample) strip(x *mlx.Array, budget int64) *mlx.Array { return u.stage().strip(x, budget) }
 

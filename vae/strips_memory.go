@@ -74,7 +74,7 @@ func (s stage) wholeOnHost(in, out int64) int64 {
 		return max(2*in, in+out, 3*out)
 	case s.norm != nil:
 		return max(2*in, in+out, 2*out)
-	case s.double:
+	case s.double != nil:
 		return 6*in + out
 	case s.conv.Stride > 1: // padded
 		return 2*in + out
@@ -116,7 +116,7 @@ func attentionMemory(in size, m memoryModel) (int64, size) {
 func (m memoryModel) perRow(s stage, in size) (each, edges int64) {
 	out := s.size(in)
 	row := size{1, in.w, in.c}
-	if s.double {
+	if s.double != nil {
 		row.w *= 2
 	}
 	// copies of the convolution's input (as it is, padded, and padded again by MLX), and of

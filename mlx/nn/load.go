@@ -65,13 +65,13 @@ func (p Parameter) Kind() Kind { return p.kind }
 // Transform returns how the layout of the tensor in memory differs from that in the
 // checkpoint: "oihw" for a convolution's weight, whose channels become last,
 // "last,oihw" for a causal 3-D convolution's, of which only the last slice in time is
-// loaded, or "".
+// loaded, "sum,oihw" for one of which their sum is, or "".
 func (p Parameter) Transform() string { return strings.Join(p.options, ",") }
 
 // Shape returns the shape of the parameter in the layout of diffusers, without the
-// axis of which only the last slice is loaded; see [Param.Last].
+// axis of which only the last slice or the sum is loaded; see [Param.Last].
 func (p Parameter) Shape() []int {
-	if p.last {
+	if p.frames != "" {
 		return slices.Delete(slices.Clone(p.shape), 2, 3)
 	}
 	return p.shape
@@ -206,7 +206,7 @@ func (l *loading) finish() {
 // make converts a tensor as it is stored to the arrays of the parameter, and returns
 // how it is quantized.
 func (p Parameter) make(a *mlx.Array, o LoadOptions) ([]*mlx.Array, *mlx.Quantization) {
-	dtype := smaller(a.Dtype(), o.Dtype)
+	dtype := p.loaded(a.Dtype(), o.Dtype)
 	a = p.transform(a)
 	if o.Adapt != nil {
 		a = o.Adapt(p, a.AsType(mlx.Float32))
@@ -229,6 +229,14 @@ func smaller(stored, dtype mlx.Dtype) mlx.Dtype {
 	return dtype
 }
 
+// loaded returns the dtype of the parameter in memory.
+func (p Parameter) loaded(stored, dtype mlx.Dtype) mlx.Dtype {
+	if p.frames == "sum" {
+		return dtype
+	}
+	return smaller(stored, dtype)
+}
+
 // transform converts a tensor from the checkpoint's layout to the model's.
 func (p Parameter) transform(a *mlx.Array) *mlx.Array {
 	for _, option := range p.options {
@@ -236,6 +244,8 @@ func (p Parameter) transform(a *mlx.Array) *mlx.Array {
 		case "last": // see Param.Last
 			n := a.Dim(2)
 			a = a.Slice(2, n-1, n).Squeeze(2)
+		case "sum": // see Param.Sum
+			a = a.AsType(mlx.Float32).Sum(2).Squeeze(2)
 		case "oihw": // torch's convolution weights; MLX has channels last
 			a = a.Transpose(0, 2, 3, 1)
 		default:

@@ -11,7 +11,7 @@ import (
 func (p Parameter) Memory(f Found, dtype mlx.Dtype, q *mlx.Quantization) (bytes int64, unpacked bool) {
 	n := int64(1)
 	for i, d := range p.shape {
-		if !p.last || i != 2 {
+		if p.frames == "" || i != 2 {
 			n *= int64(d)
 		}
 	}
@@ -22,7 +22,7 @@ func (p Parameter) Memory(f Found, dtype mlx.Dtype, q *mlx.Quantization) (bytes 
 			stored = storedDtype(f.Scales.Dtype)
 		}
 	}
-	loaded := smaller(stored, dtype)
+	loaded := p.loaded(stored, dtype)
 	if q == nil {
 		return n * itemSize(loaded), loaded != dtype
 	}

@@ -186,7 +186,7 @@ type Param struct {
 	*mlx.Array
 	shape  []int
 	other  string // another name in checkpoints
-	last   bool   // see Last
+	frames string // see Last and Sum
 	kind   Kind
 	packed *mlx.Quantized // with the array and its scales, nil if it is not quantized
 
@@ -215,7 +215,14 @@ func (p Param) Or(name string) Param {
 
 // Last keeps only the last slice of the third axis, without the axis.
 func (p Param) Last() Param {
-	p.last = true
+	p.frames = "last"
+	return p
+}
+
+// Sum keeps only the sum of the slices of the third axis, without the axis, in the dtype of the computations: it has more
+// bits than the slices. It is the weight of a causal 3-D convolution of a single frame before which there are copies of it.
+func (p Param) Sum() Param {
+	p.frames = "sum"
 	return p
 }
 

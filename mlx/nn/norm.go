@@ -23,16 +23,25 @@ func NewRMSNormMinusOne(dim int, eps float64) *RMSNorm {
 	return &RMSNorm{Weight: NewParam(dim), Eps: eps, Offset: 1}
 }
 
+// NewPlainRMSNorm declares a norm without a weight (elementwise_affine=False).
+func NewPlainRMSNorm(eps float64) *RMSNorm { return &RMSNorm{Eps: eps} }
+
 // Forward normalizes x [..., dim], in its dtype.
 func (n *RMSNorm) Forward(x *mlx.Array) *mlx.Array {
+	if n.Weight.Array == nil {
+		return n.Tap(x.RMSNorm(nil, float32(n.Eps)), x)
+	}
 	if n.Offset != 0 { // the sum would be rounded in x's dtype
 		return n.Tap(x.RMSNorm(n.factor(mlx.Float32), float32(n.Eps)).AsType(x.Dtype()), x)
 	}
 	return n.Tap(x.RMSNorm(n.Weight.As(x.Dtype()), float32(n.Eps)), x)
 }
 
-// factor returns what each feature is multiplied by.
+// factor returns what each feature is multiplied by, nil without a weight.
 func (n *RMSNorm) factor(dtype mlx.Dtype) *mlx.Array {
+	if n.Weight.Array == nil {
+		return nil
+	}
 	if n.Offset == 0 {
 		return n.Weight.As(dtype)
 	}

@@ -21,8 +21,8 @@ func Bind(model any, name string, points *hooks.Points) {
 // its fields.
 func Parameters(model any) (params []Parameter) {
 	walk(reflect.ValueOf(model), at{}, visitor{param: func(a at, p *Param, options []string) {
-		if p.last {
-			options = append([]string{"last"}, options...)
+		if p.frames != "" {
+			options = append([]string{p.frames}, options...)
 		}
 		if p.shape != nil {
 			params = append(params, Parameter{p, a.path, a.field, options})

@@ -49,15 +49,19 @@ func (s *Source) lone(folder, what string) (fs.FS, error) {
 	if part == nil {
 		return nil, fmt.Errorf("%s: expected %s, found only %s", checkpoint.FullName(s.FS, file), what, describe(parts))
 	}
+	o := &overlay{name: part.from, files: map[string]overlayFile{}}
+	return o, o.add(folder, part)
+}
+
+// add adds a component, whose config is inferred, in a folder.
+func (o *overlay) add(folder string, part *bareComponent) error {
 	config := map[string]any{"_class_name": part.class}
 	maps.Copy(config, part.inferred.Published)
 	maps.Copy(config, part.inferred.Inferred)
-	o := &overlay{name: part.from, files: map[string]overlayFile{}}
 	for weights, f := range part.files {
 		o.files[path.Join(folder, weights)] = f
 	}
-	err = o.writeJSON(path.Join(folder, component.ConfigFile), "inferred from the shapes of its tensors", config)
-	return o, err
+	return o.writeJSON(path.Join(folder, component.ConfigFile), "inferred from the shapes of its tensors", config)
 }
 
 // loneFile returns the name of the source's single file: the source itself, or the only

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -19,6 +20,7 @@ import (
 // An UpscalerModel is a published network that enlarges images: a file in a repository of the Hugging Face hub.
 type UpscalerModel struct {
 	Name, Repo, File string
+	More             []string // other files that it needs
 	Class            string
 	Scale            int
 	Bytes            int64
@@ -38,7 +40,17 @@ var Upscalers = []UpscalerModel{
 		Name: "4x-ultrasharp", Repo: "Kim2091/UltraSharp", File: "4x-UltraSharp.safetensors",
 		Class: component.RRDBNet.Name, Scale: 4, Bytes: 66864028, Licence: family.LicenceNamed("cc-by-nc-sa-4.0"),
 	},
+	{
+		Name: "seedvr2-3b", Repo: "Comfy-Org/SeedVR2", File: "diffusion_models/seedvr2_3b_int8_convrot.safetensors",
+		More: []string{seedVR2VAE}, Class: component.NaDiT.Name, Scale: 8, Bytes: 3.96e9, Licence: family.LicenceNamed("apache-2.0"),
+	},
+	{
+		Name: "seedvr2-7b", Repo: "Comfy-Org/SeedVR2", File: "diffusion_models/seedvr2_7b_int8_convrot.safetensors",
+		More: []string{seedVR2VAE}, Class: component.NaDiT.Name, Scale: 8, Bytes: 8.83e9, Licence: family.LicenceNamed("apache-2.0"),
+	},
 }
+
+const seedVR2VAE = "vae/seedvr2_ema_vae_fp16.safetensors"
 
 // PublishedUpscaler returns the published network with a short name, in any case, nil without one.
 func PublishedUpscaler(name string) *UpscalerModel {
@@ -51,8 +63,8 @@ func PublishedUpscaler(name string) *UpscalerModel {
 }
 
 // FindUpscaler finds a network that enlarges images by name: a safetensors file, a folder with one, a published
-// network, that of a built-in model, or a file of a repository in the Hugging Face cache. The source's FS is a folder with the network in
-// component.Upscalers.
+// network, that of a built-in model, or a file of a repository in the Hugging Face cache. The source's FS is a folder with
+// the network in component.Upscalers, and of SeedVR2 the autoencoder in component.Autoencoders and the prompt in PromptFolder.
 func FindUpscaler(name string) (*Source, error) {
 	published := PublishedUpscaler(name)
 	_, missing := os.Stat(ExpandHome(name))
@@ -89,12 +101,34 @@ func FindUpscaler(name string) (*Source, error) {
 // model's folder.
 func (s *Source) upscaler() (err error) {
 	const what = "a network that enlarges images"
+	if info, err := os.Stat(s.Folder); err == nil && info.IsDir() {
+		name, err := transformerOf(s.Folder)
+		if err != nil {
+			return err
+		}
+		if name != "" {
+			s.Folder = filepath.Join(s.Folder, name)
+			if s.FS, err = openSource(s.Folder); err != nil {
+				return err
+			}
+		}
+	}
 	if s.FS, err = s.lone(component.Upscalers, what); err != nil {
 		return err
 	}
 	_, err = fs.Stat(s.FS, path.Join(component.Upscalers, component.ConfigFile))
 	if err != nil || index.Exists(s.FS) && s.Folder != "" {
 		return fmt.Errorf("%s: expected %s in a single safetensors file", checkpoint.FullName(s.FS, ""), what)
+	}
+	var config struct {
+		Class string `json:"_class_name"`
+	}
+	o, ok := s.FS.(*overlay)
+	if err := checkpoint.ReadJSON(s.FS, path.Join(component.Upscalers, component.ConfigFile), &config); err != nil || !ok {
+		return err
+	}
+	if config.Class == component.NaDiT.Name {
+		return s.completeSeedVR2(o)
 	}
 	return nil
 }

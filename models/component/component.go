@@ -41,11 +41,11 @@ const (
 	Upscaler
 )
 
-// A Class describes a component class of diffusers or transformers, or a network of BasicSR.
+// A Class describes a component class of diffusers or transformers, or a network of BasicSR or SeedVR2.
 type Class struct {
 	Name    string   // in model_index.json
 	Aliases []string // other classes with the same modules
-	Library string   // diffusers, transformers or, of an upscaler, basicsr
+	Library string   // diffusers, transformers or, of an upscaler, basicsr or seedvr
 	Role    Role
 	// Folder is the folder that pipelines use for the class. It applies to files that do
 	// not name one: a single file, or a folder without model_index.json.
@@ -109,7 +109,7 @@ type Class struct {
 	// one.
 	Tiny func(a vae.Autoencoder) *TinyAutoencoder
 	// NewUpscaler declares a network that enlarges images, as NewAutoencoder does an autoencoder.
-	NewUpscaler func(read func(upscaler.Config) error) (upscaler.Network, error)
+	NewUpscaler func(read func(upscaler.Config) error) (upscaler.Model, error)
 	// Standalone reports that no pipeline has the class. An autoencoder can decode previews then, a
 	// language model write text, and an upscaler enlarge images.
 	Standalone bool

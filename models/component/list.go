@@ -20,6 +20,7 @@ var All = named(
 	CosmosTransformer3DModel,
 	ErnieImageTransformer2DModel,
 	AutoencoderKLFlux2, // before AutoencoderKL, whose tensors are a subset
+	VideoAutoencoderKL, // before AutoencoderKL, too
 	AutoencoderKL,
 	AutoencoderKLQwenImage21, // before AutoencoderKLQwenImage, whose diffusers' names it has too
 	AutoencoderKLQwenImage,
@@ -33,6 +34,7 @@ var All = named(
 	Qwen25VLForConditionalGeneration,
 	Ministral3ForCausalLM,
 	Mistral3ForConditionalGeneration, // after those that have its names and more
+	NaDiT,
 	RRDBNet,
 	SRVGGNetCompact,
 )

@@ -39,8 +39,8 @@ var upscalerPrefixes = []string{"params_ema.", "params.", "module."}
 func newUpscaler[C any, P interface {
 	*C
 	upscaler.Config
-}, N upscaler.Network](defaults func() C, declare func(C) N) func(read func(upscaler.Config) error) (upscaler.Network, error) {
-	return func(read func(upscaler.Config) error) (upscaler.Network, error) {
+}, N upscaler.Network](defaults func() C, declare func(C) N) func(read func(upscaler.Config) error) (upscaler.Model, error) {
+	return func(read func(upscaler.Config) error) (upscaler.Model, error) {
 		c := defaults()
 		if err := read(P(&c)); err != nil {
 			return nil, err
@@ -49,8 +49,8 @@ func newUpscaler[C any, P interface {
 	}
 }
 
-// DeclareUpscaler declares the network that the config in a folder describes.
-func DeclareUpscaler(f *Folder, dir string) (upscaler.Network, Component, error) {
+// DeclareUpscaler declares the network that the config in a folder describes, without the autoencoder that SeedVR2 has too.
+func DeclareUpscaler(f *Folder, dir string) (upscaler.Model, Component, error) {
 	var config struct {
 		Class string `json:"_class_name"`
 	}
@@ -67,7 +67,11 @@ func DeclareUpscaler(f *Folder, dir string) (upscaler.Network, Component, error)
 	if err != nil {
 		return nil, Component{}, err
 	}
-	return n, Component{Class: class, Name: Upscalers, Dir: dir, Model: n}, nil
+	c := Component{Class: class, Name: Upscalers, Dir: dir, Model: n}
+	if s, ok := n.(*upscaler.SeedVR2); ok {
+		c.Model = s.Transformer
+	}
+	return n, c, nil
 }
 
 // rrdbTables returns the names of ESRGAN, which number the layers of a Sequential and so depend on how often the

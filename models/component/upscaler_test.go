@@ -130,7 +130,8 @@ func TestUpscalers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer view.Close()
-			if _, mismatch := own.Match(view); mismatch != nil || made.Scale() != n.Scale() || made.Channels() != n.Channels() {
+			channels := made.(upscaler.Network).Channels()
+			if _, mismatch := own.Match(view); mismatch != nil || made.Scale() != n.Scale() || channels != n.Channels() {
 				t.Errorf("inferred %s for %+v: %v", text, c.config, mismatch)
 			}
 		})

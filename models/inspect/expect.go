@@ -101,4 +101,4 @@ func expected(dir string, c component.Component, err error) expectation {
 }
 
 // isAutoencoder reports whether a component class is an autoencoder, supported or not.
-func isAutoencoder(class string) bool { return strings.HasPrefix(class, "Autoencoder") }
+func isAutoencoder(class string) bool { return strings.Contains(class, "Autoencoder") }

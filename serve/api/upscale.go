@@ -7,6 +7,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 )
 
@@ -16,14 +17,19 @@ type Upscaler struct {
 	Scale int    `json:"scale"` // the largest
 }
 
-// Upscalers lists what can enlarge images, the default first.
+// Upscalers lists what can enlarge images, the default first. SeedVR2, which takes long, is never that.
 func Upscalers() (list []Upscaler) {
+	var slow []Upscaler
 	for _, m := range catalog.Upscalers {
-		if s, err := catalog.FindUpscaler(m.Name); err == nil && s.Revision != "" {
+		switch s, err := catalog.FindUpscaler(m.Name); {
+		case err != nil || s.Revision == "":
+		case m.Class == component.NaDiT.Name:
+			slow = append(slow, Upscaler{m.Name, m.Scale})
+		default:
 			list = append(list, Upscaler{m.Name, m.Scale})
 		}
 	}
-	return append(list, Upscaler{gomflux.Lanczos, gomflux.LanczosScale})
+	return append(append(list, Upscaler{gomflux.Lanczos, gomflux.LanczosScale}), slow...)
 }
 
 // otherUpscalers are AUTOMATIC1111's names, and those of the file in other programs, without an extension.

@@ -219,6 +219,10 @@ def parse(argv=None) -> dict:
     c = command("upscaler-golden", make_upscaler_golden, "write what networks that enlarge images compute (upscaler/testdata)")
     c.add_argument("folder", type=Path)
 
+    c = command("seedvr2-golden", make_seedvr2_golden, "write what SeedVR2's makers' code computes (testdata of three packages)")
+    c.add_argument("folder", type=Path, help="the project")
+    c.add_argument("--source", type=Path, required=True, help="folder of the makers' repository; cloned into it if there is none")
+
     c = command("chat", make_chat_golden, "render published chat templates (textgen/testdata)")
     c.add_argument("folder", type=Path)
 
@@ -306,6 +310,12 @@ def make_upscaler_golden(folder):
     from . import upscaler
 
     upscaler.golden(folder)
+
+
+def make_seedvr2_golden(folder, source):
+    from . import seedvr2
+
+    seedvr2.golden(folder, source)
 
 
 def make_mflux_golden(folder):

@@ -15,7 +15,7 @@ import (
 // listUpscalers returns the published networks that enlarge images.
 func listUpscalers(cached []hub.Repo) (list []ListedModel) {
 	for _, p := range catalog.Upscalers {
-		m := ListedModel{Name: p.Name, Class: p.Class, About: enlarges(p.Scale), Supported: true}
+		m := ListedModel{Name: p.Name, Class: p.Class, About: enlarges(p.Class, p.Scale), Supported: true}
 		s, err := catalog.FindUpscaler(p.Name)
 		switch {
 		case err == nil:
@@ -37,7 +37,10 @@ func listUpscalers(cached []hub.Repo) (list []ListedModel) {
 	return list
 }
 
-func enlarges(scale int) string {
+func enlarges(class string, scale int) string {
+	if class == component.NaDiT.Name {
+		return fmt.Sprintf("enlarges images up to %d times, with new details (gomflux upscale)", scale)
+	}
 	return fmt.Sprintf("enlarges images %d times (gomflux upscale)", scale)
 }
 
@@ -63,7 +66,7 @@ func (m *ListedModel) upscaler(s *catalog.Source) {
 		m.Supported, m.Problems = false, append(m.Problems, err.Error())
 		return
 	}
-	m.Class, m.About = c.Class.Name, enlarges(n.Scale())
+	m.Class, m.About = c.Class.Name, enlarges(c.Class.Name, n.Scale())
 	ck, err := c.Open(s.FS)
 	if err != nil {
 		m.Problems = append(m.Problems, err.Error())

@@ -20,14 +20,15 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-const upscaleHelp = `Upscale enlarges images by a network of the family of ESRGAN and Real-ESRGAN,
-and writes them to files, whose names it prints. MODEL is a network that gomflux
-models lists, a safetensors file of one, owner/name:file in the Hugging Face
-cache, or lanczos, which needs no network. Without --scale, --width and --height
-an image becomes as large as the network makes it, with lanczos twice as large;
-a smaller size is reduced from that.
+const upscaleHelp = `Upscale enlarges images by a network of the family of ESRGAN and Real-ESRGAN, or
+by SeedVR2, a diffusion model of one step, and writes them to files, whose names
+it prints. MODEL is a network that gomflux models lists, a safetensors file of
+one, owner/name:file in the Hugging Face cache, a folder with SeedVR2's files,
+or lanczos, which needs no network. Without --scale, --width and --height an
+image becomes as large as the network makes it, with lanczos and SeedVR2 twice
+as large. A smaller size is reduced from that; SeedVR2 works at any size.
 
-Transparency is enlarged too. Where memory is short, the layers are computed for
+Transparency is enlarged too, for SeedVR2 by lanczos. Where memory is short, the layers are computed for
 parts of the image, with as many rows around them as have an influence: there
 are no seams.
 
@@ -46,7 +47,7 @@ number is how much of it is new, from 0 to 1. An image that is larger than
 JSON
 With --json there is one line of JSON for each image: message_type (image),
 file, source, width, height, from_width, from_height, model, class, scale,
-device, dtype, seed (with --refine), seconds (upscale, refine, save) and
+device, dtype, seed (with --refine or SeedVR2), seconds (upscale, refine, save) and
 peak_memory_bytes. Warnings and errors have lines too.
 ` + cli.ExitStatus
 
@@ -71,7 +72,7 @@ type upscaleOptions struct {
 }
 
 // refineFlags are the flags that need --refine.
-var refineFlags = []string{"refine-model", "prompt", "negative-prompt", "seed", "steps", "guidance", "tile", "base-model", "quantize",
+var refineFlags = []string{"refine-model", "prompt", "negative-prompt", "steps", "guidance", "tile", "base-model", "quantize",
 	"group-size", "lora", "lora-partial", "no-bake-lora", "low-ram"}
 
 func NewUpscaleCommand() *cobra.Command {
@@ -124,7 +125,7 @@ func (o *upscaleOptions) addFlags(f *pflag.FlagSet) {
 	cli.AddBaseModel(f, &o.Base)
 	f.StringVarP(&o.prompt, "prompt", "p", "", "`text` that describes the image (default: the prompt in its settings)")
 	f.StringVar(&o.negative, "negative-prompt", "", "`text` that describes what the image should not contain")
-	f.VarP(&o.seed, "seed", "S", "seed of the first tile (default: random)")
+	f.VarP(&o.seed, "seed", "S", "seed of the first tile (default: random), or of SeedVR2 (default: 0)")
 	f.VarP(&o.steps, "steps", "s", "number of denoising steps, of which --refine leaves a part (default: the model's)")
 	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: the model's)")
 	f.Var(&o.tile, "tile", "largest height and width to generate at once (default: the model's size)")
@@ -225,6 +226,9 @@ func (o *upscaleOptions) run(ctx context.Context, out *ui.Output, args []string)
 		return cli.Coded(cli.ExitModel, cli.ModelError(err))
 	}
 	defer u.upscaler.Close()
+	if len(o.seed) > 0 && !o.refine.Given() && !u.upscaler.Seeded() {
+		return cli.UsageErrorf("--seed has no effect without --refine, except with SeedVR2")
+	}
 	if o.refine.Given() {
 		if err := u.openModel(ctx); err != nil {
 			return err
@@ -276,10 +280,16 @@ func (u *upscaling) image(ctx context.Context, name string, p *picture.Picture) 
 		Scale: u.upscaler.Scale(), Device: string(u.upscaler.Device()), Dtype: string(u.upscaler.Dtype()),
 	}
 	options := &gomflux.UpscaleOptions{Scale: u.scale.OrZero(), Width: u.width.OrZero(), Height: u.height.OrZero()}
+	if u.upscaler.Seeded() {
+		r.Seed = &options.Seed
+		if len(u.seed) > 0 {
+			options.Seed = u.seed[0]
+		}
+	}
 	if _, _, err := u.upscaler.Size(from.X, from.Y, options); err != nil {
 		return u.failed(name, err)
 	}
-	if need := u.upscaler.Memory(from.Y, from.X); need > 0 {
+	if need := u.upscaler.MemoryFor(from.X, from.Y, options); need > 0 {
 		u.out.Note("%dx%d: about %s of memory", from.X, from.Y, units.Bytes(need))
 		cli.WarnMemory(ctx, u.out, "enlarging", u.upscaler.Device(), need, from.Y, from.X)
 	}

@@ -154,8 +154,9 @@ func (t *pullTarget) again() string {
 
 // validate reads the argument, and refuses flags that do not fit it.
 func (o *pullOptions) validate(arg string) (*pullTarget, error) {
+	var more []string
 	if m := catalog.PublishedUpscaler(arg); m != nil {
-		arg = m.Address()
+		arg, more = m.Address(), m.More
 	}
 	name, file, colon := strings.Cut(arg, ":")
 	repo, revision, preset, err := publishedName(name)
@@ -164,7 +165,7 @@ func (o *pullOptions) validate(arg string) (*pullTarget, error) {
 	}
 	t := &pullTarget{repo: repo, revision: revision, files: o.files, preset: preset}
 	if colon {
-		t.files = append([]string{file}, t.files...)
+		t.files = append(append([]string{file}, more...), t.files...)
 	}
 	for _, file := range t.files {
 		if _, _, _, ok := hub.ParseAddress(hub.Address(repo, "", file)); !ok || file == "" {
