@@ -15,6 +15,7 @@ import (
 type Upscaler struct {
 	Name  string `json:"name"`
 	Scale int    `json:"scale"` // the largest
+	usual int    // what it enlarges by where nothing is asked for
 }
 
 // Upscalers lists what can enlarge images, the default first. SeedVR2, which takes long, is never that.
@@ -24,12 +25,12 @@ func Upscalers() (list []Upscaler) {
 		switch s, err := catalog.FindUpscaler(m.Name); {
 		case err != nil || s.Revision == "":
 		case m.Class == component.NaDiT.Name:
-			slow = append(slow, Upscaler{m.Name, m.Scale})
+			slow = append(slow, Upscaler{m.Name, m.Scale, 2})
 		default:
-			list = append(list, Upscaler{m.Name, m.Scale})
+			list = append(list, Upscaler{m.Name, m.Scale, m.Scale})
 		}
 	}
-	return append(append(list, Upscaler{gomflux.Lanczos, gomflux.LanczosScale}), slow...)
+	return append(append(list, Upscaler{gomflux.Lanczos, gomflux.LanczosScale, 2}), slow...)
 }
 
 // otherUpscalers are AUTOMATIC1111's names, and those of the file in other programs, without an extension.
@@ -66,11 +67,8 @@ func Enlarge(upscaler string, scale, refine float64) (*gomflux.EnlargeOptions, e
 	case !(refine >= 0 && refine < 1):
 		return nil, errs.Requestf("refine %g: expected 0 or more and less than 1", refine)
 	}
-	e := &gomflux.EnlargeOptions{Upscaler: u.Name, UpscaleOptions: gomflux.UpscaleOptions{Scale: scale}}
-	if scale == 0 {
-		if e.Scale = float64(u.Scale); u.Name == gomflux.Lanczos {
-			e.Scale = 2
-		}
+	e := &gomflux.EnlargeOptions{
+		Upscaler: u.Name, UpscaleOptions: gomflux.UpscaleOptions{Scale: cmp.Or(scale, float64(u.usual))},
 	}
 	if refine > 0 {
 		e.Refine = &gomflux.RefineOptions{Strength: refine}
