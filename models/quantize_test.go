@@ -43,7 +43,7 @@ func TestQuantizationRules(t *testing.T) {
 		}
 	}
 	convolutions := []*component.Class{ // and nothing else
-		component.AutoencoderKLQwenImage, component.AutoencoderKLQwenImage21, component.AutoencoderTiny,
+		component.AutoencoderKLQwenImage, component.AutoencoderKLQwenImage21, component.AutoencoderTiny, component.VideoAutoencoderKL,
 	}
 	for _, class := range component.All {
 		for i, rule := range class.Quantization {

@@ -54,7 +54,7 @@ var cacheFaults = []codeFault{
 		plant: "if cache != nil && cache.tokens > 0 && ids.Dim(1) == 1 { cache.behind[0]--; defer func() { cache.behind[0]++ }() }"},
 	{name: "cache: shifted by one", file: "textenc/language_model.go", at: "if ids.Ndim() != 2 {",
 		plant: "if cache != nil && cache.tokens > 0 { for i := range cache.layers { l := &cache.layers[i]; if l[0].Ndim() == 4 { " +
-			"n := l[0].Dim(2); l.set(mlx.Concat(2, l[0].Slice(2, n-1, n), l[0].Slice(2, 0, n-1)), l[1]) } } }"},
+			"n := l[0].Dim(2); l.set(0, mlx.Concat(2, l[0].Slice(2, n-1, n), l[0].Slice(2, 0, n-1)), l[1]) } } }"},
 }
 
 // codeFaults are in code that runs with hooks too.
@@ -112,7 +112,7 @@ var codeFaults = []codeFault{
 		"m.Scale, m.Shift = m.Shift, m.Scale",
 		"flux1-inner", "transformer@0", "scale and shift swapped"},
 	{"qwen3: eps of the norm before attention", "textenc/qwen3.go",
-		"y := l.InputLayerNorm.Forward(x).AsType(p.dtype)",
+		"y := l.attend(l.InputLayerNorm.Forward(x).AsType(p.dtype), p)",
 		"l.InputLayerNorm.Eps = 1e-2",
 		"zimage-ordinary", "text_encoder.layers.0.input_layernorm", "norm eps"},
 	{"qwen3: post attention norm of the input", "textenc/qwen3.go",

@@ -3,6 +3,7 @@ package family_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,7 +81,7 @@ func TestFamiliesAreComplete(t *testing.T) {
 
 // TestClassesAreComplete checks that component classes have everything too.
 func TestClassesAreComplete(t *testing.T) {
-	used := map[*component.Class]bool{}
+	used := map[*component.Class]bool{component.VideoAutoencoderKL: true} // of SeedVR2, which is no pipeline
 	for _, f := range family.All {
 		for _, c := range f.Pipelines {
 			for _, m := range c.Components {
@@ -95,11 +96,11 @@ func TestClassesAreComplete(t *testing.T) {
 			}
 		}
 		lacks(!used[c] && !c.Standalone, "a pipeline in models/family that has it")
-		if c.Role == component.Upscaler {
-			lacks(c.Library != "basicsr", "the Library basicsr")
-		} else {
-			lacks(c.Library != "diffusers" && c.Library != "transformers", "a Library, diffusers or transformers")
+		libraries := []string{"diffusers", "transformers"}
+		if c.Role == component.Upscaler || c == component.VideoAutoencoderKL {
+			libraries = []string{"basicsr", "seedvr"}
 		}
+		lacks(!slices.Contains(libraries, c.Library), "a Library, "+strings.Join(libraries, " or "))
 		lacks(c.Folder == "", "a Folder, that pipelines have it in")
 		lacks(c.Infer == nil, "Infer: its config by the shapes of its tensors")
 		lacks(len(c.Original) == 0, "Original: a table by which single files are known")

@@ -28,9 +28,9 @@ or lanczos, which needs no network. Without --scale, --width and --height an
 image becomes as large as the network makes it, with lanczos and SeedVR2 twice
 as large. A smaller size is reduced from that; SeedVR2 works at any size.
 
-Transparency is enlarged too, for SeedVR2 by lanczos. Where memory is short, the layers are computed for
-parts of the image, with as many rows around them as have an influence: there
-are no seams.
+Transparency is enlarged too, for SeedVR2 by lanczos. Where memory is short,
+the layers are computed for parts of the image, with as many rows around them
+as have an influence: there are no seams.
 
 With several images the name after --output has {name}, the name of the image
 without its extension. An existing file is kept: the new one is named
@@ -47,8 +47,8 @@ number is how much of it is new, from 0 to 1. An image that is larger than
 JSON
 With --json there is one line of JSON for each image: message_type (image),
 file, source, width, height, from_width, from_height, model, class, scale,
-device, dtype, seed (with --refine or SeedVR2), seconds (upscale, refine, save) and
-peak_memory_bytes. Warnings and errors have lines too.
+device, dtype, seed (with --refine or SeedVR2), seconds (upscale, refine, save)
+and peak_memory_bytes. Warnings and errors have lines too.
 ` + cli.ExitStatus
 
 // upscaleOptions are the flags of gomflux upscale.
