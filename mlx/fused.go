@@ -440,19 +440,18 @@ func activationGraph(first *Array, f activation, a, b Columns) *Array {
 
 // AddBias is x + bias, plus residual unless it is nil, for x and residual [..., C] and a bias [C].
 func AddBias(x, bias, residual *Array) *Array {
-	return SumColumns(nil, []Columns{AllColumns(x)}, bias, residual, nil)
+	return SumColumns([]Columns{AllColumns(x)}, bias, residual, nil)
 }
 
 // AddBiasLeaky is LeakyReLU of x + bias, with a slope [C].
 func AddBiasLeaky(x, bias, slope *Array) *Array {
-	return SumColumns(nil, []Columns{AllColumns(x)}, bias, nil, slope)
+	return SumColumns([]Columns{AllColumns(x)}, bias, nil, slope)
 }
 
-// SumColumns returns the columns [first, sum], where sum is that of C columns of each of some arrays [..., W], and of
-// a bias [C], plus residual [..., C], whose negative elements are multiplied by slope [C]. All but the parts and the
-// bias may be nil.
-func SumColumns(first *Array, parts []Columns, bias, residual, slope *Array) *Array {
-	if y := sumColumns(first, parts, bias, residual, slope); y != nil {
+// SumColumns returns the sum [..., C] of C columns of each of some arrays [..., W], of a bias [C], and of residual
+// [..., C]. Its negative elements are multiplied by slope [C]. Residual and slope may be nil.
+func SumColumns(parts []Columns, bias, residual, slope *Array) *Array {
+	if y := sumColumns(parts, bias, residual, slope); y != nil {
 		return y
 	}
 	y := parts[0].Array()
@@ -465,9 +464,6 @@ func SumColumns(first *Array, parts []Columns, bias, residual, slope *Array) *Ar
 	if slope != nil {
 		y = y.LeakyReLU(slope)
 	}
-	if first != nil {
-		y = Concat(-1, first, y)
-	}
 	return y
 }
 
@@ -477,8 +473,8 @@ func (a *Array) LeakyReLU(slope *Array) *Array {
 }
 
 // sumColumns returns nil if the kernel cannot compute the sum.
-func sumColumns(first *Array, parts []Columns, bias, residual, slope *Array) *Array {
-	c, shape, skip := parts[0].Size, parts[0].X.Shape(), 0
+func sumColumns(parts []Columns, bias, residual, slope *Array) *Array {
+	c, shape := parts[0].Size, parts[0].X.Shape()
 	v := pack(parts[0].X.Dtype())
 	shape[len(shape)-1] = c
 	rows := parts[0].X.Size() / parts[0].X.Dim(-1)
@@ -491,11 +487,7 @@ func sumColumns(first *Array, parts []Columns, bias, residual, slope *Array) *Ar
 		l.inputs = append(l.inputs, input{name, p.X})
 		l.ints = append(l.ints, parameter[int]{name + "_width", p.X.Dim(-1)}, parameter[int]{name + "_column", p.From})
 	}
-	if first != nil {
-		skip = first.Dim(-1)
-		aligned = aligned && skip%v == 0
-	}
-	for _, in := range []input{{"first", first}, {"residual", residual}, {"slope", slope}} {
+	for _, in := range []input{{"residual", residual}, {"slope", slope}} {
 		if in.array != nil {
 			l.inputs = append(l.inputs, in)
 		}
@@ -503,12 +495,11 @@ func sumColumns(first *Array, parts []Columns, bias, residual, slope *Array) *Ar
 	for _, in := range l.inputs {
 		arrays = append(arrays, in.array)
 	}
-	size := rows * (skip + c)
+	size := rows * c
 	if !aligned || size > math.MaxInt32 || !biasSumKernel.usable(arrays...) {
 		return nil
 	}
-	shape[len(shape)-1] += skip
-	l.constants = []constant{{"T", bias.Dtype()}, {"C", c}, {"FIRST", skip}, {"PARTS", len(parts)}, {"RESIDUAL", residual != nil},
+	l.constants = []constant{{"T", bias.Dtype()}, {"C", c}, {"PARTS", len(parts)}, {"RESIDUAL", residual != nil},
 		{"SLOPE", slope != nil}}
 	l.outputs = []output{{"y", bias.Dtype(), shape}}
 	l.ints = append(l.ints, parameter[int]{"size", size})

@@ -35,14 +35,14 @@ func onDevice(b *testing.B, f func(dtype mlx.Dtype)) {
 	}
 }
 
-// BenchmarkRRDB times one of the 23 blocks of Real-ESRGAN x4, in each layout, and what follows the blocks.
+// BenchmarkRRDB times one of the 23 blocks of Real-ESRGAN x4, in both layouts, and what follows the blocks.
 func BenchmarkRRDB(b *testing.B) {
-	defer func(before func(mlx.Device) layout) { layoutOn = before }(layoutOn)
-	for l, name := range []string{"layers", "joined", "fanned"} {
+	defer func(before func(mlx.Device) bool) { fannedOn = before }(fannedOn)
+	for _, fanned := range []bool{false, true} {
 		for blocks := 1; blocks <= 3; blocks += 2 {
-			b.Run(fmt.Sprintf("%s/blocks=%d", name, blocks), func(b *testing.B) {
+			b.Run(fmt.Sprintf("fanned=%t/blocks=%d", fanned, blocks), func(b *testing.B) {
 				onDevice(b, func(dtype mlx.Dtype) {
-					layoutOn = func(mlx.Device) layout { return layout(l) }
+					fannedOn = func(mlx.Device) bool { return fanned }
 					c := DefaultRRDBConfig()
 					c.NumBlock = blocks
 					n := NewRRDBNet(c)

@@ -1,16 +1,10 @@
-// A thread computes V elements of the rows [first, sum] of FIRST and C elements: sum is that of columns of PARTS arrays
-// and of bias, plus residual if RESIDUAL. Negative sums are multiplied by slope if SLOPE.
+// A thread computes V elements of rows of C elements: the sum of columns of PARTS arrays and of bias, plus residual if
+// RESIDUAL. Negative sums are multiplied by slope if SLOPE.
 const int V = 16 / sizeof(T);
 const long at = (long(block) * threads + tid) * V;
 if (at >= size) return;
-const long row = at / (FIRST + C);
-const int column = at % (FIRST + C) - FIRST;
-#if FIRST
-if (column < 0) {
-	store<V>(y + at, load<V>(first + row * FIRST + column + FIRST));
-	return;
-}
-#endif
+const long row = at / C;
+const int column = at % C;
 float sum[V] = {};
 #define ADD(x) \
 	{ \
