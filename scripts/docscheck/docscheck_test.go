@@ -229,6 +229,8 @@ func TestDocument(t *testing.T) {
 		{"<!-- docs-check: skip slow -->\n\n    exit 1\n    make demo && bin/gomflux generate -p x --steps=3\n", ""},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux generate --stepz 3\n", "gomflux generate has no flag --stepz"},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux generate --step 3\n", "has no flag --step"},
+		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux tensors list --stats -- generate --steps 3\n", ""},
+		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux tensors list -- generate --stats\n", "generate has no flag --stats"},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux tensors list --stats\n", ""},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux tensors list --steps 3\n", "gomflux tensors list has no flag --steps"},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux tensors show --stats\n", "gomflux tensors has no flag --stats"},

@@ -335,7 +335,10 @@ func (r *runner) examineFlags(args []string) error {
 			return err
 		}
 	}
-	for _, arg := range args {
+	for i, arg := range args {
+		if arg == "--" && i+1 < len(args) { // a command of its own follows, as after launch
+			return r.examineFlags(args[i+1:])
+		}
 		m := flagName.FindStringSubmatch(arg)
 		if m == nil {
 			continue
