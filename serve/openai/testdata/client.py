@@ -65,7 +65,7 @@ assert size(events[2].b64_json) == (32, 48) and events[2].size == "32x48" and ev
 events = list(ok.images.edit(image=("in.png", data), prompt="x", stream=True, partial_images=1))
 assert [type(e).__name__ for e in events] == ["ImageEditPartialImageEvent", "ImageEditCompletedEvent"]
 
-assert [m.id for m in ok.models.list()] == ["shapes", "owner/editor", "owner/seer"]
+assert [m.id for m in ok.models.list()] == ["shapes", "owner/editor", "owner/seer", "words"]
 assert ok.models.retrieve("owner/editor").owned_by == "owner"
 
 error = raises(openai.BadRequestError, lambda: ok.images.generate(prompt="x", n=11), param="n", type="invalid_request_error")
