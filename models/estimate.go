@@ -55,7 +55,7 @@ func (r *Run) estimateWith(w residency, q *mlx.Quantization, m memoryModel) Esti
 		e.out.Weights[dir] = e.weights[dir].bytes
 	}
 	if r.previewer != nil {
-		e.out.Weights[previewWeights] = r.previewer.weightsSize()
+		e.out.Weights[previewWeights] = weightsSize(r.previewer.component.Model)
 	}
 	tokens, encoder := e.encode()
 	e.encodeImages(encoder)

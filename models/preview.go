@@ -56,11 +56,13 @@ func (p *Pipeline) loadPreviewer(o LoadOptions) error {
 	return nil
 }
 
-// weightsSize returns the size of the weights in memory.
-func (a *Autoencoder) weightsSize() (n int64) {
-	for _, p := range nn.Parameters(a.component.Model) {
-		for _, x := range p.Arrays() {
-			n += int64(x.Nbytes())
+// weightsSize returns the size of the weights of modules in memory.
+func weightsSize(modules ...any) (n int64) {
+	for _, m := range modules {
+		for _, p := range nn.Parameters(m) {
+			for _, x := range p.Arrays() {
+				n += int64(x.Nbytes())
+			}
 		}
 	}
 	return n

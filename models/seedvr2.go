@@ -97,15 +97,7 @@ func (r *restorer) memory(height, width int, device mlx.Device, dtype mlx.Dtype)
 
 // RestoreMemory estimates the bytes in which Restore restores an image to a size, with the memory that is free now.
 func (u *Upscaler) RestoreMemory(height, width int) int64 {
-	n := u.seedvr2.memory(height, width, u.device, u.dtype)
-	for _, m := range u.seedvr2.Modules() {
-		for _, p := range nn.Parameters(m) {
-			for _, a := range p.Arrays() {
-				n += int64(a.Nbytes())
-			}
-		}
-	}
-	return n
+	return u.seedvr2.memory(height, width, u.device, u.dtype) + weightsSize(u.seedvr2.Modules()...)
 }
 
 // upTo returns the next multiple of k.

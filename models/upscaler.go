@@ -107,13 +107,8 @@ func (u *Upscaler) Memory(height, width int) int64 {
 	if u.network.Channels() == 1 {
 		n *= 3 // red, green and blue
 	}
-	for _, p := range nn.Parameters(u.network) {
-		for _, a := range p.Arrays() {
-			n += int64(a.Nbytes())
-		}
-	}
 	scale := int64(u.Scale())
-	return n + 4*int64(height)*int64(width)*scale*scale
+	return n + weightsSize(u.network) + 4*int64(height)*int64(width)*scale*scale
 }
 
 // maxPixels limits the images that Enlarge returns.
