@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/foreigntest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -46,7 +47,7 @@ func BenchmarkRRDB(b *testing.B) {
 					c := DefaultRRDBConfig()
 					c.NumBlock = blocks
 					n := NewRRDBNet(c)
-					fill(n)
+					foreigntest.Fill(n)
 					x := nn.ChannelsLast(image(3, *benchSize, *benchSize)).AsType(dtype).Contiguous()
 					mlx.Eval(x)
 					run := func() { Enlarge(n, x, Run{}, func(y *mlx.Array) { mlx.Eval(y) }) }

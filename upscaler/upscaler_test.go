@@ -2,13 +2,13 @@ package upscaler
 
 import (
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/foreigntest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -47,33 +47,6 @@ func pattern(offset int, shape ...int) []float64 {
 	return values
 }
 
-// fill sets the weights of upscaler.py.
-func fill(n Network) {
-	params := nn.Parameters(n)
-	slices.SortFunc(params, func(a, b nn.Parameter) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
-	for i, p := range params {
-		shape, factor := p.Stored(), 0.2
-		if len(shape) == 4 {
-			factor = math.Sqrt(3 / float64(mlxtest.Size(shape[1:])))
-		}
-		var values []float32
-		for _, v := range pattern(i, shape...) {
-			values = append(values, float32((v/125-1)*factor))
-		}
-		p.Array = mlx.FromFloat32(values, shape...)
-		if p.Transform() == "oihw" {
-			p.Array = nn.ChannelsLast(p.Array).Contiguous()
-		}
-		mlx.Eval(p.Array)
-		mlx.Keep(p.Array)
-	}
-}
-
 // image returns the image of upscaler.py.
 func image(channels, h, w int) *mlx.Array {
 	var values []float32
@@ -81,15 +54,6 @@ func image(channels, h, w int) *mlx.Array {
 		values = append(values, float32(v)/255)
 	}
 	return mlx.FromFloat32(values, 1, channels, h, w)
-}
-
-// off returns the largest difference of values from those expected, relative to the largest of these.
-func off(found, expected []float32) float64 {
-	worst, largest := 0.0, 0.0
-	for i, e := range expected {
-		worst, largest = max(worst, math.Abs(float64(found[i]-e))), max(largest, math.Abs(float64(e)))
-	}
-	return worst / largest
 }
 
 // compare runs a golden's network with a hook, which may be nil, and returns the differences of its modules from
@@ -107,7 +71,7 @@ func compare(t *testing.T, name string, fault hooks.Func) (modules []string, dif
 		t.Fatal(err)
 	}
 	n, points := g.declare(), &hooks.Points{}
-	fill(n)
+	foreigntest.Fill(n)
 	nn.Bind(n, "upscaler", points)
 	differences = map[string]float64{}
 	points.Func = func(tap hooks.Tap) (replaced *mlx.Array, err error) {
@@ -133,7 +97,7 @@ func compare(t *testing.T, name string, fault hooks.Func) (modules []string, dif
 		if len(samples) != expected.Size() {
 			t.Fatalf("%s: %s has the shape %v, whose samples are %d, expected %d", name, module, out.Shape(), len(samples), expected.Size())
 		}
-		modules, differences[module] = append(modules, module), off(samples, expected.Floats())
+		modules, differences[module] = append(modules, module), foreigntest.Off(samples, expected.Floats())
 		return replaced, err
 	}
 	n.Forward(image(n.Channels(), g.h, g.w))
@@ -207,13 +171,13 @@ func TestLayouts(t *testing.T) {
 	mlxtest.Do(t, func() {
 		for name, g := range goldens {
 			n := g.declare()
-			fill(n)
+			foreigntest.Fill(n)
 			var found [2][]float32
 			for i, fanned := range []bool{false, true} {
 				fannedOn = func(mlx.Device) bool { return fanned }
 				found[i] = n.Forward(image(n.Channels(), g.h, g.w)).Contiguous().Floats()
 			}
-			if d := off(found[1], found[0]); !(d < 2e-6) {
+			if d := foreigntest.Off(found[1], found[0]); !(d < 2e-6) {
 				t.Errorf("%s: off by %.2g", name, d)
 			}
 		}
@@ -226,7 +190,7 @@ func TestUnshuffle(t *testing.T) {
 		x := mlx.Arange(0, 12, 1, mlx.Float32).Reshape(1, 2, 3, 2)
 		mlxtest.Same(t, "pixels of 2x2", unshuffle(x, 2).Floats(),
 			[]float32{0, 2, 6, 8, 1, 3, 7, 9, 4, 2, 10, 8, 5, 3, 11, 9})
-		if d := off(shuffle(unshuffle(x.Slice(2, 0, 2), 2), 2).Floats(), x.Slice(2, 0, 2).Contiguous().Floats()); d != 0 {
+		if d := foreigntest.Off(shuffle(unshuffle(x.Slice(2, 0, 2), 2), 2).Floats(), x.Slice(2, 0, 2).Contiguous().Floats()); d != 0 {
 			t.Errorf("shuffle is not the inverse: off by %g", d)
 		}
 	})
@@ -239,7 +203,7 @@ func TestEnlarge(t *testing.T) {
 	mlxtest.Do(t, func() {
 		for name, g := range goldens {
 			n := g.declare()
-			fill(n)
+			foreigntest.Fill(n)
 			h := 4*n.Radius()/3 + 7 // the rows around a part are fewer than all
 			x := image(n.Channels(), h, 5)
 			want := nn.ChannelsLast(n.Forward(x)).Contiguous().Floats()
@@ -258,7 +222,7 @@ func TestEnlarge(t *testing.T) {
 				if len(found) != len(want) {
 					t.Fatalf("%s within %d bytes: %d values, expected %d", name, budget, len(found), len(want))
 				}
-				if d := off(found, want); !(d < 2e-6) || share != 1 {
+				if d := foreigntest.Off(found, want); !(d < 2e-6) || share != 1 {
 					t.Errorf("%s within %d bytes, in %d parts: off by %.2g; progress ends at %g", name, budget, rows, d, share)
 				}
 			}
@@ -274,17 +238,17 @@ func TestRadius(t *testing.T) {
 	mlxtest.Do(t, func() {
 		for name, g := range goldens {
 			n := g.declare()
-			fill(n)
+			foreigntest.Fill(n)
 			r, k := n.Radius(), n.multiple()
 			h := 2*r + 8*k
 			x := image(n.Channels(), h, 4)
 			changed := mlx.Concat(2, x.Slice(2, 0, h-1), x.Slice(2, h-1, h).Plus(1))
 			last := (h - 1 - r) * n.Scale() // the first row on which the last may have an influence
 			a, b := n.Forward(x), n.Forward(changed)
-			if d := off(a.Slice(2, 0, last).Contiguous().Floats(), b.Slice(2, 0, last).Contiguous().Floats()); d != 0 {
+			if d := foreigntest.Off(a.Slice(2, 0, last).Contiguous().Floats(), b.Slice(2, 0, last).Contiguous().Floats()); d != 0 {
 				t.Errorf("%s: a row farther away than %d has an influence: off by %.2g", name, r, d)
 			}
-			if d := off(a.Floats(), b.Floats()); d == 0 {
+			if d := foreigntest.Off(a.Floats(), b.Floats()); d == 0 {
 				t.Errorf("%s: a row has no influence", name)
 			}
 		}

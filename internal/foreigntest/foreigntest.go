@@ -51,7 +51,10 @@ func Fill(model any) {
 			values[j] = float32(float64(v)*factor + one)
 		}
 		p.Array = mlx.FromFloat32(values, shape...)
-		if p.Transform() == "sum,oihw" {
+		switch p.Transform() {
+		case "oihw":
+			p.Array = nn.ChannelsLast(p.Array).Contiguous()
+		case "sum,oihw":
 			p.Array = nn.ChannelsLast(p.Array.Sum(2).Squeeze(2)).Contiguous()
 		}
 		mlx.Eval(p.Array)
