@@ -24,6 +24,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -86,7 +87,7 @@ func TestEstimate(t *testing.T) {
 		{folder: "qwen-edit-plus", width: 128, height: 128, batch: 8, references: []image.Point{{128, 64}}},
 		{folder: "qwen-layered", width: 128, height: 64, batch: 2, references: []image.Point{{128, 64}}},
 	}
-	for _, test := range tests {
+	for _, test := range randtest.Some(2, tests) {
 		t.Run(fmt.Sprintf("%s/%dx%d", test.folder, test.width, test.height), func(t *testing.T) {
 			dir := os.DirFS(modeltest.Wide(t, test.folder))
 			mlxtest.Do(t, func() {

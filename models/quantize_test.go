@@ -17,6 +17,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/picture"
@@ -57,7 +58,7 @@ func TestQuantizationRules(t *testing.T) {
 // TestQuantize generates images with quantized weights of every family, and checks the error of
 // each layer and of the image.
 func TestQuantize(t *testing.T) {
-	for i, name := range modeltest.WideModels() {
+	for i, name := range randtest.Some(3, modeltest.WideModels()) {
 		t.Run(name, func(t *testing.T) {
 			dir := modeltest.Wide(t, name)
 			fsys, err := checkpoint.OpenFolder(dir)

@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/errs"
@@ -51,7 +52,7 @@ func references(n int) (images []image.Image) {
 // gets, the same image again, and with components that are drawn again.
 func TestRandomModels(t *testing.T) {
 	const length, limit = 20, 48 // tokens of a prompt, and the most
-	for _, c := range modeltest.Models {
+	for _, c := range randtest.Some(2, modeltest.Models) {
 		t.Run(c.Name, func(t *testing.T) {
 			mlxtest.Do(t, func() {
 				r := Request{

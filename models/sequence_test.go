@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -20,7 +21,7 @@ func TestSplitSequence(t *testing.T) {
 	if os.Getenv("GOMFLUX_FAULTS") == "all" {
 		n = 4
 	}
-	for _, m := range modeltest.Networks() {
+	for _, m := range randtest.Some(2, modeltest.Networks()) {
 		runs = append(runs, groupRun{Model: m})
 	}
 	join(t, n, func(g *mlx.Group) {

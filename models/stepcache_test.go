@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
@@ -24,7 +25,7 @@ func TestStepCache(t *testing.T) {
 		scheduler string
 	}
 	runs := []run{{modeltest.Models[0], "flow_match_heun_discrete"}}
-	for _, m := range modeltest.Networks() {
+	for _, m := range randtest.Some(3, modeltest.Networks()) {
 		runs = append(runs, run{Model: m})
 	}
 	for _, c := range runs {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/errs"
@@ -21,7 +22,7 @@ import (
 // TestReplacedValues replaces every tapped value of a run of each family by noise, and checks that
 // the image changes or that the value is refused.
 func TestReplacedValues(t *testing.T) {
-	for _, m := range modeltest.Networks() {
+	for _, m := range randtest.Some(3, modeltest.Networks()) {
 		t.Run(m.Name, func(t *testing.T) { sweep(t, m.Name, "", false) })
 	}
 	for _, test := range []struct{ folder, scheduler string }{

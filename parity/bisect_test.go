@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/report"
@@ -94,10 +95,11 @@ var pipelineValues = []string{"prompt.*", "negative.*", "latents*", "noise_pred@
 // TestBisect plants faults where a run has little, and answers for the
 // reference out of one that has all.
 func TestBisect(t *testing.T) {
-	for _, c := range []struct {
+	type search struct {
 		fault string
 		taps  []string
-	}{
+	}
+	for _, c := range randtest.Some(3, []search{
 		{"gate and up of the weights swapped", pipelineValues},
 		{"GELU in the text encoder's MLP", pipelineValues},
 		{"RMSNorm in bfloat16", []string{"latents.init", "image"}},
@@ -120,7 +122,7 @@ func TestBisect(t *testing.T) {
 		{"qwen: stream of the image in half precision", pipelineValues},
 		{"qwen: first slice of a causal kernel", []string{"latents.init", "image"}},
 		{"qwen: norm of the autoencoder not times the root of its channels", []string{"image"}},
-	} {
+	}) {
 		t.Run(c.fault, func(t *testing.T) {
 			all := slices.Concat(faults, fluxFaults, qwenFaults)
 			f := all[slices.IndexFunc(all, func(f fault) bool { return f.name == c.fault })]

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/report"
@@ -36,7 +37,7 @@ var liveFaults = []string{
 // the dump takes. The verdicts are those of a replay of the dump.
 func TestLive(t *testing.T) {
 	all := slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, fillFaults, inpaintFaults, qwenFaults, seedFaults)
-	for _, name := range liveFaults {
+	for _, name := range randtest.Some(2, liveFaults) {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(all, func(f fault) bool { return f.name == name })
 			if i < 0 {

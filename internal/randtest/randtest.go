@@ -40,3 +40,15 @@ func Times(seldom, often int) int {
 	}
 	return seldom
 }
+
+// Some returns what go test -short, as CI runs it, tests of the cases: each nth, always the
+// same ones. Without -short, as in make nightly, it returns all.
+func Some[C any](n int, cases []C) (some []C) {
+	if !testing.Short() {
+		return cases
+	}
+	for i := 0; i < len(cases); i += n {
+		some = append(some, cases[i])
+	}
+	return some
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/component"
@@ -22,7 +23,7 @@ import (
 // TestModel saves models of every family, and opens what was saved: it makes what
 // the model makes that is quantized while it is loaded, bit by bit.
 func TestModel(t *testing.T) {
-	for i, name := range modeltest.WideModels() {
+	for i, name := range randtest.Some(3, modeltest.WideModels()) {
 		t.Run(name, func(t *testing.T) {
 			dir := modeltest.Wide(t, name)
 			mlxtest.Do(t, func() {
