@@ -23,10 +23,11 @@ demo: build ## write a picture with the built-in model
 	bin/gomflux generate --model shapes --prompt "a red circle left of a blue square" --seed 7 --output out/demo.png --overwrite
 	@echo "The picture is $(CURDIR)/out/demo.png"
 
-test: setup ## run vet and the tests, and list the slowest
+TEST = -short
+test: setup ## run vet and the tests but the long ones (TEST= runs these too), and list the slowest
 	go vet ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet ./...
-	go test -vet=off -json ./... | go run ./scripts/testreport
+	go test -vet=off -timeout 1h $(TEST) -json ./... | go run ./scripts/testreport
 
 race: setup ## run the tests of the packages with goroutines under the race detector
 	go test -race -timeout 60m . ./internal/... ./mlx/... ./models/... ./debugger/... ./parity/... ./serve/... ./cmd/... ./scripts/serveload
@@ -95,6 +96,7 @@ clients: setup ## test the server with openai-python, openai-node, and its page 
 NIGHTLY_SEED := $(strip $(shell od -An -N4 -tu4 /dev/urandom))
 nightly: build ## run with random seeds what CI runs with fixed ones, and what it leaves out: all of parity, fuzz, race
 	@echo "NIGHTLY_SEED=$(NIGHTLY_SEED) repeats this run"
+	$(MAKE) test TEST=
 	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "TestMatrix|TestRefineFamilies" -v -timeout 2h
 	GOMFLUX_FAULTS=all go test ./parity ./transformer ./models ./cmd/gomflux \
 		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestAssistantProtocol" -v

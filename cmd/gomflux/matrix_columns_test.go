@@ -30,10 +30,10 @@ var serving sync.Mutex
 // columns lists the surfaces. The first makes the image that others compare theirs with.
 var columns = []column{
 	{name: "run", ci: perClass, commands: "$RUN -o made.png"},
-	{name: "show", ci: all, commands: "show $MODEL\nshow $MODEL --json", check: checkShown},
-	{name: "inspect", ci: all, commands: "inspect $MODEL"},
+	{name: "show", ci: perClass, commands: "show $MODEL\nshow $MODEL --json", check: checkShown},
+	{name: "inspect", ci: perClass, commands: "inspect $MODEL"},
 	serveColumn,
-	{name: "parity", ci: perClass, commands: `
+	{name: "parity", ci: perFamily, commands: `
 		$RUN -o latents.png --debug-save latents* --debug-save image* --log-dir parity
 		near latents.png made.png
 		parity run parity/runs/latest/gomflux -m $MODEL`},

@@ -54,7 +54,8 @@ def check(
 ):  # fmt: skip
     """Makes random models of every family, runs diffusers on them, and replays the runs with gomflux.
 
-    What a family's first and second model differ in takes turns among the families if each has one model.
+    What a family's first and second model differ in takes turns among the families if each has one model, and so
+    does what costs most.
     """
     gomflux = gomflux.resolve()
     seed = secrets.randbits(32) if seed is None else seed
@@ -70,7 +71,7 @@ def check(
                 r = random.Random(f"{seed}/{name}")
                 settings = make_model(made[-1], family, r, i)
                 print(f"{name}: {settings}", flush=True)
-                for kind in kinds(FAMILIES[family], i):
+                for kind in kinds(FAMILIES[family], i, turn // 2 if models == 1 else None):
                     rows.append(replay(gomflux, made[-1], family, kind, r))
                     report(rows[-1])
             if made and family in thorough:
@@ -132,14 +133,15 @@ def report(row: Row):
     print(f"  {mark} {row.what:38} {row.settings:72} {row.seconds:4.1f} s  {row.result}", flush=True)
 
 
-def kinds(family: Family, i: int) -> list[str]:
-    """What the i-th model of a family is run for."""
+def kinds(family: Family, i: int, turn: int | None = None) -> list[str]:
+    """What the i-th model of a family is run for; with a turn, one of the three that cost most."""
     found = [f"edit of {n}" if n else "text" for n in family.references]
     if family.image_pipeline:
         found.append("picture")
     if family.inpaint_pipeline and (i % 2 or not family.fills):  # whose every run has a mask
         found.append("inpaint crop" if i % 2 else "inpaint")
-    return found + (["large", "long prompt", "LoRAs"] if i == 0 else [])
+    most = ["large", "long prompt", "LoRAs"]
+    return found + ([] if i else most if turn is None else [most[turn % 3]])
 
 
 def make_model(folder: Path, family: str, r: random.Random, i: int) -> str:
