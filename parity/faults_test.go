@@ -344,8 +344,8 @@ func (f fault) plant(t *testing.T) (model, run string) {
 
 // TestFaults plants each fault and reads the verdict.
 func TestFaults(t *testing.T) {
-	for _, dump := range randtest.Some(2, []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux1-kontext", "flux1-fill", "flux2-inner",
-		"qwen-inner", "krea-2-inner", "flux1-inpaint", "flux2-inpaint", "qwen-edit-inpaint-crop",
+	for _, dump := range randtest.Some(2, []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux1-kontext", "flux1-fill",
+		"flux2-inner", "qwen-inner", "krea-2-inner", "flux1-inpaint", "flux2-inpaint", "qwen-edit-inpaint-crop",
 		qwen3VL}) { // what is found below is not there without it
 		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"),
 			Options{Dtype: exact, Readings: []string{report.Isolated}, quick: true})
