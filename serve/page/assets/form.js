@@ -1,5 +1,6 @@
 // The form: what it asks for, and how settings fill it in.
 
+import { Boxes } from "./boxes.js";
 import { ImageBox } from "./images.js";
 import { Inpainting } from "./inpaint.js";
 import { Sizes } from "./sizes.js";
@@ -34,6 +35,7 @@ export class Form {
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
     byID("empty").addEventListener("click", () => this.reset());
     this.sizes = new Sizes(this);
+    this.boxes = new Boxes(this);
     this.show(); // browsers keep the fields of a page that is reloaded
   }
 
@@ -102,6 +104,7 @@ export class Form {
       byID(name).placeholder = model.defaults[name] ?? "";
     }
     this.sizes.show();
+    this.boxes.show();
     if (this.inpainting.ownSize()) byID("width").placeholder = byID("height").placeholder = "as image";
     byID("references").hidden = !model.edits;
     byID("layers-row").hidden = !model.layers;
