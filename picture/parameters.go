@@ -41,6 +41,9 @@ func (s *Settings) parameters() string {
 	if s.StepCache != "" {
 		b.WriteString(", Step cache: " + quoteValue(s.StepCache))
 	}
+	if s.Sigmas != nil {
+		b.WriteString(", Sigmas: " + quoteValue(strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Sigmas), " ", ","), "[]")))
+	}
 	b.WriteString(s.inpainting())
 	if s.Model != "" {
 		b.WriteString(", Model: " + quoteValue(s.Model))

@@ -50,6 +50,7 @@ type jsonRequest struct {
 	CFGNormalization  float64     `json:"cfg_normalization"`
 	CFGTruncation     float64     `json:"cfg_truncation"`
 	StepCache         string      `json:"step_cache"`
+	Sigmas            []float64   `json:"sigmas"`
 	Seed              json.Number `json:"seed"` // a string of digits too, for clients without 64-bit integers
 	Count             *int        `json:"count"`
 	MaxSequenceLength int         `json:"max_sequence_length"`
@@ -161,7 +162,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 		Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
 		TrueCFGScale: j.TrueCFGScale, CFGNormalization: j.CFGNormalization, CFGTruncation: j.CFGTruncation,
-		StepCache:         j.StepCache,
+		StepCache: j.StepCache, Sigmas: j.Sigmas,
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
 		Background: gomflux.Background(j.Background), Layers: j.Layers, ImageStrength: j.ImageStrength,
 	}}

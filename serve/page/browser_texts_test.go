@@ -127,7 +127,8 @@ func TestBoxes(t *testing.T) {
 	b.run(chromedp.Click("#add-box"), chromedp.SendKeys("#boxes-list input", "a hat"))
 	var left, top, width, height float64
 	place := b.text(`(() => { document.getElementById("boxes-frame").scrollIntoView({ block: "center" });
-		const r = document.getElementById("boxes-frame").getBoundingClientRect(); return [r.left, r.top, r.width, r.height].join(" "); })()`)
+		const r = document.getElementById("boxes-frame").getBoundingClientRect();
+		return [r.left, r.top, r.width, r.height].join(" "); })()`)
 	if _, err := fmt.Sscan(place, &left, &top, &width, &height); err != nil {
 		t.Fatal(place, err)
 	}

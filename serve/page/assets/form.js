@@ -11,7 +11,7 @@ const maxReferences = 16;
 
 // other are settings that the form has no fields for. They are kept from the settings that filled
 // it in.
-const other = ["guidance_unit", "guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache",
+const other = ["guidance_unit", "guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache", "sigmas",
   "max_sequence_length", "scheduler", "rng", "background", "original_prompt", "enhanced_by"];
 
 export class Form {
@@ -31,6 +31,7 @@ export class Form {
       delete this.kept.guidance_unit;
       delete this.kept.true_cfg_scale;
     });
+    byID("steps").addEventListener("input", () => { delete this.kept.sigmas; });
     byID("strength").addEventListener("input", () => this.showStrength());
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
     byID("empty").addEventListener("click", () => this.reset());
