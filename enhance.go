@@ -143,7 +143,7 @@ func (m *LanguageModel) Close() error {
 
 // Enhance rewrites a prompt with the system prompt of the family of s, and returns it. For edits,
 // references are the reference images, which language models with vision see. Texts in quotation marks
-// stay as they are. Of the options it uses Seed, MaxTokens, Thinking, Height, Width, Text
+// stay as they are. Of the options it uses Boxes, Seed, MaxTokens, Thinking, Height, Width, Text
 // and Warn.
 func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, references []image.Image, o *LanguageOptions,
 ) (*Enhanced, error) {

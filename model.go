@@ -139,6 +139,10 @@ type Options struct {
 	// differs. It needs at least 12 steps, and helps from 20. "" computes everything.
 	// Result.SkippedSteps lists what was left out.
 	StepCache string
+	// Sigmas are the noise levels of the steps, from at most 1 to above 0, in place of the model's own, as the
+	// sigmas of diffusers' pipelines: the scheduler shifts them as for the model. Their number is that of the steps, and
+	// Steps may be 0. LoRAs for few steps may need some: see docs/models/flux-2-dev.md.
+	Sigmas []float64
 	// Seed determines the initial noise. nil stands for a random seed.
 	Seed *uint64
 	// MaxSequenceLength is the largest number of tokens of a prompt, including those of
@@ -234,7 +238,7 @@ func OptionsFrom(s *Settings) Options {
 		NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
 		Steps: s.Steps, Guidance: &guidance, GuidanceUnit: s.GuidanceUnit, GuidanceInterval: slices.Clone(s.GuidanceInterval),
 		TrueCFGScale: s.TrueCFGScale, CFGNormalization: s.CFGNormalization, CFGTruncation: s.CFGTruncation,
-		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
+		StepCache: s.StepCache, Sigmas: slices.Clone(s.Sigmas), Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
 		Background: Background(s.Background), Layers: s.Layers, Inpaint: inpaintOptionsFrom(s),
 	}
@@ -258,6 +262,7 @@ func (m *Model) settings(r models.Request, o *Options) Settings {
 		NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		GuidanceUnit:     family.Find(m.Class()).GuidanceUnit(),
 		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)), StepCache: r.StepCache,
+		Sigmas:       slices.Clone([]float64(r.Sigmas)),
 		TrueCFGScale: r.TrueCFGScale, CFGNormalization: r.CFGNormalization, CFGTruncation: r.CFGTruncation,
 		Height: r.Height, Width: r.Width, Layers: r.Layers, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(), KVCache: m.pipeline.KeepsKV(r),
@@ -336,7 +341,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 	r := models.Request{
 		Prompt: o.Prompt, NegativePrompt: cmp.Or(o.NegativePrompt, d.NegativePrompt),
 		Height: o.Height, Width: o.Width,
-		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance, GuidanceInterval: o.GuidanceInterval,
+		Steps: cmp.Or(o.Steps, len(o.Sigmas), d.Steps), Sigmas: o.Sigmas, Guidance: d.Guidance, GuidanceInterval: o.GuidanceInterval,
 		TrueCFGScale: o.TrueCFGScale, CFGNormalization: o.CFGNormalization, CFGTruncation: o.CFGTruncation,
 		StepCache:         o.StepCache,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),

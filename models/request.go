@@ -23,7 +23,8 @@ type Request struct {
 	NegativePrompt string
 	Height, Width  int // in pixels
 	Steps          int
-	Guidance       float64 // guidance scale
+	Sigmas         scheduler.Sigmas // of the steps, nil for the model's own
+	Guidance       float64          // guidance scale
 	// TrueCFGScale, CFGNormalization and CFGTruncation are the fields of [family.Guidance].
 	TrueCFGScale, CFGNormalization, CFGTruncation float64
 	// GuidanceInterval is the part of the steps with classifier-free guidance, nil for all of them.
@@ -72,6 +73,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	}
 	if r.Steps > picture.MaxCount {
 		return errs.Requestf("steps %d: must be at most %d", r.Steps, picture.MaxCount)
+	}
+	if err := r.checkSigmas(); err != nil {
+		return err
 	}
 	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
 		return errs.Requestf("guidance %g: must be a number, 0 or more (the model's default is %g)", r.Guidance, p.Defaults.Guidance)
@@ -172,6 +176,17 @@ func (p *Pipeline) checkGuidanceInterval(r *Request) error {
 	if first, end := part.Steps(r.Steps); max(first, r.firstStep()) >= end {
 		return errs.Requestf("guidance interval %s: contains none of the %d steps that run (leave it out, or choose a "+
 			"guidance scale that disables it)", part, r.Steps-r.firstStep())
+	}
+	return nil
+}
+
+// checkSigmas refuses sigmas of another number of steps.
+func (r *Request) checkSigmas() error {
+	if err := r.Sigmas.Check(); err != nil {
+		return errs.Requestf("sigmas: %w", err)
+	}
+	if n := len(r.Sigmas); n > 0 && n != r.Steps {
+		return errs.Requestf("steps %d: the sigmas are those of %d steps (leave out the steps)", r.Steps, n)
 	}
 	return nil
 }

@@ -97,7 +97,14 @@ func (p *Pipeline) newRun(request Request) (*Run, error) {
 	}
 	config := &p.declared.Scheduler
 	mu := p.family.Mu(config.DynamicShift(), p.tokens(r.Height, r.Width), r.Steps)
-	if r.sampler, err = config.New(r.Scheduler, p.family.Sigmas(r.Steps), mu); err != nil {
+	sigmas := p.family.Sigmas(r.Steps)
+	if r.Sigmas != nil {
+		sigmas = r.Sigmas.Float32()
+		if err := config.TakesSigmas(r.Scheduler); err != nil {
+			return nil, errs.Request(err)
+		}
+	}
+	if r.sampler, err = config.New(r.Scheduler, sigmas, mu); err != nil {
 		return nil, errs.Request(err)
 	}
 	r.schedule = r.sampler.Schedule()

@@ -121,7 +121,7 @@ func (r *replay) newRequest() (models.Request, error) {
 	q := models.Request{
 		Prompt: s.Prompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: s.Guidance, Seed: s.Seed,
 		MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler, ImageStrength: s.ImageStrength,
-		GuidanceInterval: s.GuidanceInterval, StepCache: s.StepCache, TrueCFGScale: s.TrueCFGScale,
+		GuidanceInterval: s.GuidanceInterval, StepCache: s.StepCache, Sigmas: s.Sigmas, TrueCFGScale: s.TrueCFGScale,
 		CFGNormalization: s.CFGNormalization, CFGTruncation: s.CFGTruncation, Split: r.Split,
 	}
 	switch {

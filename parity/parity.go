@@ -38,6 +38,7 @@ type Settings struct {
 	MaxSequenceLength int               `json:"max_sequence_length"`
 	Scheduler         string            `json:"scheduler"` // "" is the model's own
 	GuidanceInterval  []float64         `json:"guidance_interval"`
+	Sigmas            []float64         `json:"sigmas"`            // that were asked for, nil for the model's
 	TrueCFGScale      float64           `json:"true_cfg_scale"`    // 0: without, as the next two
 	CFGNormalization  float64           `json:"cfg_normalization"` // 1 is true
 	CFGTruncation     float64           `json:"cfg_truncation"`

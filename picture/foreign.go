@@ -96,7 +96,7 @@ var parametersProgram = &program{
 	},
 	quiet: []string{"Model hash", "VAE hash", "Hashes", "Lora hashes", "Index", "Batch", "User", "RNG", "Pipeline", "Parser", "Operations",
 		"SDCPP", "Raw prompt", "Raw negative prompt", "Created Date", "Generation time", "Civitai resources", "Civitai metadata",
-		"Step cache", "Guidance interval", "CFG normalization", "CFG truncation",
+		"Step cache", "Sigmas", "Guidance interval", "CFG normalization", "CFG truncation",
 		"Mask mode", "Inpaint area", "Masked area padding", "Expand", "Paste back"},
 }
 

@@ -131,7 +131,7 @@ func TestInpaintingInParameters(t *testing.T) {
 		t.Errorf("%q became %+v", s.parameters(), p)
 	}
 	s.InvertMask, s.MaskBlur, s.MaskCrop, s.ImageStrength, s.Expand, s.NoPasteBack = false, nil, nil, 0, nil, false
-	if text := s.parameters(); !strings.Contains(text, "first-block:0.1\", Denoising strength: 1, Model: ") {
+	if text := s.parameters(); !strings.Contains(text, "1,0.6,0.2\", Denoising strength: 1, Model: ") {
 		t.Errorf("%q", text)
 	}
 	if p, _, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) {
@@ -195,10 +195,11 @@ func TestParseParameters(t *testing.T) {
 		{
 			"settings that save work",
 			"a cat\nSteps: 20, CFG scale: 4, Seed: 2, Guidance interval: \"0.1,0.6\", CFG normalization: 0.7, CFG truncation: 0.3, " +
-				"Step cache: \"first-block:0.1\", Version: gomflux v9",
+				"Step cache: \"first-block:0.1\", Sigmas: \"1,0.5\", Version: gomflux v9",
 			Settings{Generator: "gomflux v9", Prompt: "a cat", Seed: 2, Steps: 20, Guidance: 4, GuidanceUnit: CFGScale,
-				GuidanceInterval: []float64{0.1, 0.6}, CFGNormalization: 0.7, CFGTruncation: 0.3, StepCache: "first-block:0.1"},
-			"generator prompt seed steps guidance guidance_unit guidance_interval cfg_normalization cfg_truncation step_cache",
+				GuidanceInterval: []float64{0.1, 0.6}, CFGNormalization: 0.7, CFGTruncation: 0.3, StepCache: "first-block:0.1",
+				Sigmas: []float64{1, 0.5}},
+			"generator prompt seed steps guidance guidance_unit guidance_interval cfg_normalization cfg_truncation step_cache sigmas",
 		},
 		{
 			"inpainting",

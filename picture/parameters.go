@@ -41,6 +41,9 @@ func (s *Settings) parameters() string {
 	if s.StepCache != "" {
 		b.WriteString(", Step cache: " + quoteValue(s.StepCache))
 	}
+	if s.Sigmas != nil {
+		b.WriteString(", Sigmas: " + quoteValue(strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Sigmas), " ", ","), "[]")))
+	}
 	b.WriteString(s.inpainting())
 	if s.Model != "" {
 		b.WriteString(", Model: " + quoteValue(s.Model))
@@ -269,8 +272,10 @@ func parseParameters(text string) (s Settings, found []string, left []Leftover, 
 		for _, v := range s.boundsCFG() {
 			r.values[v.field] = pairs[v.label]
 		}
-		if v := pairs["Guidance interval"]; v != "" {
-			r.values["guidance_interval"] = "[" + v + "]"
+		for field, v := range map[string]string{"guidance_interval": pairs["Guidance interval"], "sigmas": pairs["Sigmas"]} {
+			if v != "" {
+				r.values[field] = "[" + v + "]"
+			}
 		}
 	}
 	s, found = r.settings()

@@ -30,7 +30,7 @@ func full() *Settings {
 		OriginalPrompt: "a cat", EnhancedBy: "krea-2",
 		NegativePrompt: "blurry\tor\\worse", Seed: math.MaxUint64, Steps: 8, Guidance: 3.25,
 		GuidanceUnit: CFGScaleMinusOne, Height: 5, Width: 7, Layers: 4, Layer: 2,
-		GuidanceInterval: []float64{0, 0.6}, StepCache: "first-block:0.1",
+		GuidanceInterval: []float64{0, 0.6}, StepCache: "first-block:0.1", Sigmas: []float64{1, 0.6, 0.2},
 		TrueCFGScale: 1.5, CFGNormalization: 1, CFGTruncation: 0.7,
 		MaxSequenceLength: 512, Scheduler: "flow_match_euler_discrete", RNG: "torch", Dtype: "bfloat16", Device: "metal", MLX: "0.32.2",
 		Background: "transparent",

@@ -70,6 +70,8 @@ type Settings struct {
 	// StepCache is the rule of the step cache and its threshold, "" if all steps were
 	// computed.
 	StepCache string `json:"step_cache,omitempty"`
+	// Sigmas are the noise levels of the steps that were asked for, nil for those of the model.
+	Sigmas []float64 `json:"sigmas,omitempty"`
 	// Height and Width are in pixels.
 	Height int `json:"height"`
 	Width  int `json:"width"`
@@ -250,6 +252,21 @@ func (s *Settings) Check() error {
 	return nil
 }
 
+// checkSigmas refuses sigmas that are not above 0, at most 1 and falling.
+func checkSigmas(sigmas []float64) error {
+	last := 1.5
+	for _, v := range sigmas {
+		if !(v > 0 && v <= 1 && v < last) {
+			return fmt.Errorf("sigmas: expected numbers from 1 at most to above 0 that fall, found %v", sigmas)
+		}
+		last = v
+	}
+	if len(sigmas) > MaxCount {
+		return fmt.Errorf("sigmas: %d numbers, expected at most %d", len(sigmas), MaxCount)
+	}
+	return nil
+}
+
 func (s *Settings) checkField(name string) error {
 	switch v := s.field(name).(type) {
 	case *string:
@@ -269,6 +286,9 @@ func (s *Settings) checkField(name string) error {
 	case *float64:
 		return checkFloat(name, *v)
 	case *[]float64:
+		if name == "sigmas" {
+			return checkSigmas(*v)
+		}
 		if f := *v; f != nil && !(len(f) == 2 && f[0] >= 0 && f[0] < f[1] && f[1] <= 1) {
 			return fmt.Errorf("%s: expected two numbers from 0 to 1 that rise, found %v", name, f)
 		}

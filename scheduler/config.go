@@ -91,6 +91,15 @@ func (c *ModelConfig) New(name string, sigmas []float32, mu float64) (Scheduler,
 	return s, nil
 }
 
+// TakesSigmas returns an error if the scheduler of a name, or the config's own for "", spaces its sigmas itself.
+func (c *ModelConfig) TakesSigmas(name string) error {
+	class, err := c.class(name)
+	if err == nil && class.OwnSigmas {
+		err = fmt.Errorf("scheduler %s: spaces its sigmas itself, and takes no others (leave out the sigmas)", class.Name)
+	}
+	return err
+}
+
 // class finds the class for a name, or the config's own for "".
 func (c *ModelConfig) class(name string) (*Class, error) {
 	if name == "" {

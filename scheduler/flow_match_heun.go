@@ -15,7 +15,7 @@ import (
 // been applied to that smallest one. (diffusers' pipeline for Z-Image insists on its own sigmas
 // and so refuses this class; this is the class as it is, made from that model's config.)
 var Heun = &Class{
-	Name: "flow_match_heun_discrete", ClassName: "FlowMatchHeunDiscreteScheduler", ShortName: "heun",
+	Name: "flow_match_heun_discrete", ClassName: "FlowMatchHeunDiscreteScheduler", ShortName: "heun", OwnSigmas: true,
 	DefaultConfig: func() Config { return &heunConfig{DefaultFlowMatchConfig()} },
 }
 

@@ -48,6 +48,7 @@ type Class struct {
 	Name      string // in [Names]: the class in snake case without "scheduler"
 	ClassName string // in diffusers or mflux, and as _class_name in scheduler_config.json
 	ShortName string // accepted for Name, "" for none
+	OwnSigmas bool   // spaces its sigmas itself: only the number of those that it is given matters
 	// DefaultConfig returns a pointer to the config with the defaults of diffusers, which
 	// scheduler_config.json is decoded into.
 	DefaultConfig func() Config

@@ -34,7 +34,7 @@ func DefaultMistral3Config() Mistral3Config {
 	c := DefaultQwen3Config()
 	c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers = 131072, 5120, 32768, 40
 	c.NumKeyValueHeads, c.RMSNormEps, c.RopeTheta = 8, 1e-5, new(float64(1e9))
-	return Mistral3Config{Text: MistralConfig{Qwen3Config: c}}
+	return Mistral3Config{Text: MistralConfig{Qwen3Config: c, ModelType: "mistral"}}
 }
 
 // DefaultMinistral3Config returns the values that transformers uses for fields that the config of a

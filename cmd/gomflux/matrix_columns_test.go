@@ -42,13 +42,13 @@ var columns = []column{
 		near tapped.png made.png
 		parity run tapped/runs/latest/gomflux -m $MODEL`},
 	{name: "prompt", commands: "generate $SETTINGS -o prompt.png", refusal: noPrompt},
-	{name: "image", commands: "generate $SETTINGS -i a.png --image-strength 0.4 -o image.png", refusal: noPrompt},
+	{name: "image", commands: "generate $SETTINGS -i a.png --image-strength 0.4 -o image.png", refusal: noImage},
 	{name: "edit", commands: "edit $SETTINGS -i a.png -o edit.png", refusal: noReferences(1)},
 	{name: "edit of two", commands: "edit $SETTINGS -i a.png b.png -o two.png", refusal: noReferences(2)},
 	{name: "inpaint", commands: `
 		inpaint $SETTINGS -i a.png --mask rect:8,8,40,40 -o inpaint.png
 		inpaint $SETTINGS -i a.png --mask rect:8,8,24,24 --mask-crop 8 -o crop.png
-		inpaint $SETTINGS -i a.png --expand 8,0,8,16 -o expand.png`},
+		inpaint $SETTINGS -i a.png --expand 8,0,8,16 -o expand.png`, refusal: noMask},
 	{name: "guidance", commands: "$RUN -g 4 -n blurry -o guidance.png", refusal: noGuidance},
 	{name: "interval", commands: "$RUN -g 4 --guidance-interval 0,0.5 -o interval.png", refusal: noInterval},
 	{name: "step cache", commands: `
@@ -154,6 +154,25 @@ func noPrompt(r *row) string {
 	return ""
 }
 
+// splits reports whether the model splits an image into layers, and neither starts from one nor inpaints it.
+func (r *row) splits() bool { return r.declared.Class.Layers }
+
+// noImage is why the model does not start from an image.
+func noImage(r *row) string {
+	if r.splits() {
+		return "does not start from it"
+	}
+	return noPrompt(r)
+}
+
+// noMask is why the model does not inpaint an image.
+func noMask(r *row) string {
+	if r.splits() {
+		return "does not inpaint it"
+	}
+	return ""
+}
+
 // noReferences is why the model takes no n reference images.
 func noReferences(n int) func(r *row) string {
 	return func(r *row) string {
@@ -239,14 +258,14 @@ var servedRoutes = []struct {
 	{"POST", "/sdapi/v1/options", `{"sd_model_checkpoint": "$MODEL"}`, nil},
 	{"POST", "/v1/images/generations", `{$OPENAI}`, noPrompt},
 	{"POST", "/v1/images/edits", `{$OPENAI, "image": "data:image/png;base64,$IMAGE"}`, noReferences(1)},
-	{"POST", "/v1/images/edits", `{$OPENAI, "image": "data:image/png;base64,$IMAGE", "mask": "data:image/png;base64,$MASK"}`, nil},
+	{"POST", "/v1/images/edits", `{$OPENAI, "image": "data:image/png;base64,$IMAGE", "mask": "data:image/png;base64,$MASK"}`, noMask},
 	{"POST", "/sdapi/v1/txt2img", `{$SDAPI}`, noPrompt},
 	{"POST", "/sdapi/v1/img2img", `{$SDAPI, "init_images": ["$IMAGE"]}`, needsMask},
-	{"POST", "/sdapi/v1/img2img", `{$SDAPI, "init_images": ["$IMAGE"], "mask": "$MASK", "inpaint_full_res": false}`, nil},
+	{"POST", "/sdapi/v1/img2img", `{$SDAPI, "init_images": ["$IMAGE"], "mask": "$MASK", "inpaint_full_res": false}`, noMask},
 	{"POST", "/api/v1/jobs", `{$NATIVE}`, noPrompt},
-	{"POST", "/api/v1/jobs", `{$NATIVE, "image": {"data": "$IMAGE"}}`, noPrompt},
+	{"POST", "/api/v1/jobs", `{$NATIVE, "image": {"data": "$IMAGE"}}`, noImage},
 	{"POST", "/api/v1/jobs", `{$NATIVE, "references": [{"data": "$IMAGE"}]}`, noReferences(1)},
-	{"POST", "/api/v1/jobs", `{$NATIVE, "image": {"data": "$IMAGE"}, "mask": {"data": "$MASK"}}`, nil},
+	{"POST", "/api/v1/jobs", `{$NATIVE, "image": {"data": "$IMAGE"}, "mask": {"data": "$MASK"}}`, noMask},
 }
 
 // checkServed sends the requests.

@@ -1,6 +1,7 @@
 package modeltest
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,21 +13,29 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
+// Testdata returns the path of models/testdata, from any folder of the module.
+func Testdata() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "models", "testdata"), nil
+		}
+	}
+	return "", errors.New("the working directory is not in the module")
+}
+
 // Folder is the folder of one of the small models that the goldens are made with
 // (models/testdata), from any package of the module.
 func Folder(t testing.TB, name string) string {
 	t.Helper()
-	dir, err := os.Getwd()
+	dir, err := Testdata()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return filepath.Join(dir, "models", "testdata", name, "model")
-		}
-	}
-	t.Fatal("the test does not run in the module")
-	return ""
+	return filepath.Join(dir, name, "model")
 }
 
 // Components are the components of a model folder that have weights, by their

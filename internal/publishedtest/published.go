@@ -21,6 +21,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/index"
 )
@@ -43,6 +44,7 @@ type facts struct {
 	From    map[string][]string       // by a folder of the model, patterns of files in the root, later ones first
 	Set     map[string]map[string]any // by file, values over those of the files above, or of a file that is not had
 	None    []string                  // published files of which nothing but the name is known
+	StandIn map[string]string         // by a folder of such files, one of models/testdata with others in their place
 	Sources map[string][]string       // by file or folder, who states what is not proved by a hash
 	SHA256  map[string]string         // by file, the first digits of the published file's hash
 	Single  []string                  // names of files of the transformer alone, by its makers and by ComfyUI
@@ -54,6 +56,7 @@ type Layout struct {
 	Shards map[string]int              // files, by component; one if it is left out
 	Dtypes map[string]checkpoint.Dtype // by component; bfloat16 if it is left out
 	Bytes  map[string]int64            // of all files together with their headers, by component
+	Counts map[string]int              // of tensors, by component, for components of which somebody has counted them
 }
 
 // table is published.json.
@@ -78,10 +81,11 @@ func init() {
 
 // A Model is a published model.
 type Model struct {
-	Name   string            // owner/name
-	Files  map[string]string // paths of the published files, by their names in the model's folder
-	Filled map[string][]byte // files that are not had, made from facts
-	Single []string          // names, without an extension, of files of the transformer alone, by its makers and by ComfyUI
+	Name    string            // owner/name
+	Files   map[string]string // paths of the published files, by their names in the model's folder
+	Filled  map[string][]byte // files that are not had, made from facts
+	Single  []string          // names, without an extension, of files of the transformer alone, by its makers and by ComfyUI
+	StandIn map[string]string // folders of models/testdata, by those of the model whose files could not be had
 	Layout
 }
 
@@ -114,7 +118,10 @@ func open(root, name string) (*Model, error) {
 			return nil, err
 		}
 	}
-	m.Name, m.Bytes, m.Single = name, of.Bytes, of.Single
+	m.Name, m.Bytes, m.Single, m.Counts = name, of.Bytes, of.Single, of.Counts
+	if of.StandIn != nil {
+		m.StandIn = of.StandIn
+	}
 	maps.Copy(m.Shards, of.Shards)
 	maps.Copy(m.Dtypes, of.Dtypes)
 	for dir, patterns := range of.From {
@@ -240,19 +247,26 @@ const indexSuffix = ".safetensors.index.json"
 // Write writes the model's files to a folder, with small dimensions if small is set. Files that stay
 // as they are become links. There are no weights and no indexes of them: see [Model.WriteWeights].
 func (m *Model) Write(folder string, small bool) error {
-	for _, file := range slices.Sorted(maps.Keys(m.Files)) {
+	same := map[string]string{}
+	for file, from := range m.Files {
 		if !m.changes(file) && !strings.HasSuffix(file, indexSuffix) {
-			to := filepath.Join(folder, filepath.FromSlash(file))
-			if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
-				return err
-			}
-			from, err := filepath.Abs(m.Files[file])
-			if err == nil {
-				err = os.Symlink(from, to)
-			}
-			if err != nil {
-				return err
-			}
+			same[file] = from
+		}
+	}
+	if err := m.standIns(same); err != nil {
+		return err
+	}
+	for file, from := range same {
+		to := filepath.Join(folder, filepath.FromSlash(file))
+		from, err := filepath.Abs(from)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(to), 0o777)
+		}
+		if err == nil {
+			err = os.Symlink(from, to)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	classes, err := m.classes()
@@ -284,14 +298,36 @@ func (m *Model) Write(folder string, small bool) error {
 	return nil
 }
 
+// standIns adds the files that stand for those that could not be had.
+func (m *Model) standIns(files map[string]string) error {
+	for dir, from := range m.StandIn {
+		testdata, err := modeltest.Testdata()
+		if err != nil {
+			return err
+		}
+		list, err := filepath.Glob(filepath.Join(testdata, filepath.FromSlash(from), "*"))
+		if err != nil || len(list) == 0 {
+			return fmt.Errorf("%s: no files in %s (%v)", m.Name, from, err)
+		}
+		for _, file := range list {
+			files[path.Join(dir, filepath.Base(file))] = file
+		}
+	}
+	return nil
+}
+
 // changes reports whether a file has dimensions.
 func (m *Model) changes(file string) bool {
-	return path.Base(file) == component.ConfigFile || file == index.File
+	return path.Base(file) == component.ConfigFile || file == index.File || file == index.ModularFile
 }
 
 // classes returns the classes of the components by folder, and the pipeline's for ".".
 func (m *Model) classes() (map[string]string, error) {
-	text, err := m.Read(index.File)
+	file := index.File
+	if m.Filled[index.ModularFile] != nil {
+		file = index.ModularFile
+	}
+	text, err := m.Read(file)
 	if err != nil {
 		return nil, err
 	}
@@ -301,9 +337,9 @@ func (m *Model) classes() (map[string]string, error) {
 	}
 	classes := map[string]string{}
 	for name, value := range members {
-		var pair []string
-		if json.Unmarshal(value, &pair) == nil && len(pair) == 2 {
-			classes[name] = pair[1]
+		var parts []any
+		if json.Unmarshal(value, &parts) == nil && len(parts) > 1 {
+			classes[name], _ = parts[1].(string) // null for a component that is left out
 		}
 	}
 	var class string

@@ -40,9 +40,7 @@ func TestPresets(t *testing.T) {
 		names[m.Name] = true
 	}
 	for _, p := range catalog.Presets {
-		// whose files could not be had
-		without := []string{"flux2-dev", "flux3-klein", "flux3-klein-base", "qwen-image-layered", "anima"}
-		if !names[p.Repo] && !slices.Contains(without, p.Name) && p.Class != "ErnieImagePipeline" {
+		if !names[p.Repo] {
 			t.Errorf("%s has no skeleton", p.Repo)
 		}
 	}
@@ -73,7 +71,7 @@ func TestList(t *testing.T) {
 // TestWhole declares every published model in its own dimensions, and compares the names of its
 // tensors with those of its indexes, and their size with that of the published files.
 func TestWhole(t *testing.T) {
-	indexes, sizes := 0, 0
+	indexes, sizes, counts := 0, 0, 0
 	for _, m := range models(t) {
 		folder := filepath.Join(t.TempDir(), "model")
 		if err := m.Write(folder, false); err != nil {
@@ -125,6 +123,12 @@ func TestWhole(t *testing.T) {
 				}
 				indexes++
 			}
+			if want, ok := m.Counts[c.Dir]; ok {
+				if len(names) != want {
+					t.Errorf("%s: %s: declared are %d tensors, published are %d", m.Name, c.Dir, len(names), want)
+				}
+				counts++
+			}
 			if want, ok := m.Bytes[c.Dir]; ok {
 				// a header has 60 to 250 bytes for each tensor
 				if header := want - size; header < 60*int64(len(names)) || header > 250*int64(len(names)) {
@@ -134,22 +138,22 @@ func TestWhole(t *testing.T) {
 			}
 		}
 	}
-	if indexes != 10 || sizes != 17 { // of FLUX.1; of manifests
-		t.Errorf("%d indexes and %d sizes were compared", indexes, sizes)
+	if indexes != 10 || sizes != 20 || counts != 6 { // of FLUX.1; of manifests; of programs that check files
+		t.Errorf("%d indexes, %d sizes and %d numbers of tensors were compared", indexes, sizes, counts)
 	}
 }
 
 // publishedLoRAs has the models that the LoRAs in lora-keys fit, by parts of their names, and the error of
 // all others.
 var publishedLoRAs = map[string]struct{ fits, error string }{
-	"anima_lora_kohya_format":                {"", "it seems to be for Anima"},
-	"anima_lora_lokr_format":                 {"", "it seems to be for Anima"},
 	"flux_control_lora_format":               {"", "not supported: it has tensors of a control LoRA"},
 	"flux_lora_diffusers_base_model_format":  {"FLUX.1", "it seems to be for FLUX.1"},
 	"flux_lora_diffusers_no_proj_mlp_format": {"FLUX.1", "it seems to be for FLUX.1"},
 	"flux_lora_kohya_with_te1_format":        {"FLUX.1", "it seems to be for FLUX.1"},
 	"krea2_lora_kohya_format":                {"Krea-2", "it seems to be for Krea 2"},
 	// samples, whose factors do not have the sizes of any layers
+	"anima_lora_kohya_format":      {"", "it seems to be for Anima,found [2048 2048], the product of"},
+	"anima_lora_lokr_format":       {"", "it seems to be for Anima,found [16384 16384], the Kronecker product of"},
 	"flux_lokr_bfl_format":         {"", "for FLUX.1 or FLUX.2,found [1024 3072], the Kronecker product of"},
 	"qwen_image_lora_kohya_format": {"", "for Qwen-Image,found [49152 49152], the Kronecker product of"},
 }

@@ -87,7 +87,7 @@ func (m *Model) Tensors(folder string, c component.Component) (list []Tensor, er
 		return nil, err
 	}
 	for name, shape := range table.More[class] {
-		t := Tensor{Name: name, Dtype: dtype, deviation: 0.1}
+		t := Tensor{Dtype: dtype, deviation: 0.1}
 		if name == "lm_head.weight" && config["tie_word_embeddings"] == true {
 			continue
 		}
@@ -101,7 +101,20 @@ func (m *Model) Tensors(folder string, c component.Component) (list []Tensor, er
 			}
 			t.Shape = append(t.Shape, n)
 		}
-		list = append(list, t)
+		before, count, repeated := strings.Cut(name, "{")
+		count, after, _ := strings.Cut(count, "}")
+		n := 1
+		if repeated {
+			if n, err = dimension(config, count); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", class, name, err)
+			}
+		}
+		for i := range n {
+			if t.Name = name; repeated {
+				t.Name = fmt.Sprint(before, i, after)
+			}
+			list = append(list, t)
+		}
 	}
 	slices.SortFunc(list, func(a, b Tensor) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
@@ -113,6 +126,8 @@ func whole(model any) any {
 	switch m := model.(type) {
 	case *textenc.Qwen3:
 		return textenc.NewQwen3(m.Config, []int{m.Config.NumHiddenLayers}, m.Dtype)
+	case *textenc.Mistral3:
+		return textenc.NewMistral3(m.Config, []int{m.Config.Text.NumHiddenLayers}, m.Dtype)
 	case *textenc.Qwen25VL:
 		return textenc.NewQwen25VL(m.Config, true, m.Dtype)
 	case *textenc.Qwen3VL:

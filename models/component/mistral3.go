@@ -43,7 +43,10 @@ var Ministral3ForCausalLM = &Class{
 	Original: []*layout.Table{{Prefixes: namedPrefixes("pe"), Prefixed: true, Signature: []string{
 		"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.weight",
 	}}},
-	Infer: func(s *layout.Sizes, inferred, published map[string]any) { maps.Copy(inferred, mistralSizes(s, "")) },
+	Infer: func(s *layout.Sizes, inferred, published map[string]any) {
+		maps.Copy(inferred, mistralSizes(s, ""))
+		maps.Copy(inferred, mistralAssumed)
+	},
 	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
 		c := textenc.DefaultMinistral3Config()
 		if err := o.Read(&c); err != nil {
@@ -100,15 +103,23 @@ func mistral3Table(prefix string) *layout.Table {
 
 // inferMistral3 takes a language model as wide as that of Ministral 3 with 3 billion parameters for one.
 func inferMistral3(s *layout.Sizes, inferred, published map[string]any) {
-	text := mistralSizes(s, "language_model.")
-	if text["hidden_size"] == Ministral3Of3B["hidden_size"] {
-		text["model_type"] = Ministral3Of3B["model_type"]
-		delete(text, "rope_theta")
+	root := "language_model."
+	if s.Has(root + "model.embed_tokens.weight") { // names of published folders, which those of mflux become
+		root += "model."
 	}
-	inferred["text_config"] = text
+	text := mistralSizes(s, root)
+	assumed := maps.Clone(mistralAssumed)
+	if text["hidden_size"] == Ministral3Of3B["hidden_size"] {
+		assumed["model_type"] = Ministral3Of3B["model_type"]
+		delete(assumed, "rope_theta")
+	}
+	inferred["text_config"], published["text_config"] = text, assumed
 }
 
-// mistralSizes assumes the head size and the rotary embedding of the published models.
+// mistralAssumed are values of the published models that the shapes of tensors do not tell.
+var mistralAssumed = map[string]any{"hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e9}
+
+// mistralSizes assumes the head size of the published models.
 func mistralSizes(s *layout.Sizes, root string) map[string]any {
 	const size = 128
 	first := root + "layers.0."

@@ -278,6 +278,9 @@ func (s *session) smallestRequest(p *models.Pipeline) models.Request {
 	if e, ok := s.pipeline.(family.Editor); ok && e.CheckReferences(0) != nil {
 		r.References = []image.Image{grey}
 	}
+	if p.DefaultLayers() > 0 { // it splits the reference image, and starts from no other
+		r.Image, r.Inpaint = nil, nil
+	}
 	return r
 }
 

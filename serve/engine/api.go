@@ -190,6 +190,7 @@ type ModelInfo struct {
 	// OnlyWrites reports that it has nothing but a language model. Missing says so, and is no hindrance to texts.
 	OnlyWrites bool
 	HasAlpha   bool // generates transparent images, and sees the transparency of input images
+	Boxes      bool // rewritten prompts can have boxes
 	Layers     int  // default number of layers into which it splits an image, 0 if it does not
 	Licence    family.Licence
 	Defaults   gomflux.Defaults

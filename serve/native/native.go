@@ -182,6 +182,7 @@ type jsonModel struct {
 	Peak         int64        `json:"peak_bytes,omitempty"`
 	Free         int64        `json:"free_bytes,omitempty"`
 	HasAlpha     bool         `json:"transparent"`
+	Boxes        bool         `json:"boxes,omitempty"`  // rewritten prompts can have boxes
 	Layers       int          `json:"layers,omitempty"` // default number
 	Defaults     jsonDefaults `json:"defaults"`
 	Created      time.Time    `json:"created,omitzero"`
@@ -203,7 +204,7 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 		models = append(models, jsonModel{
 			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
 			Multiple: m.Multiple, Writes: m.Writes, Sees: m.Sees, OnlyWrites: m.OnlyWrites, SizeMultiple: m.SizeMultiple,
-			Bytes: m.Bytes, Peak: m.Peak, Free: m.Free, HasAlpha: m.HasAlpha, Layers: m.Layers, Licence: m.Licence,
+			Bytes: m.Bytes, Peak: m.Peak, Free: m.Free, HasAlpha: m.HasAlpha, Boxes: m.Boxes, Layers: m.Layers, Licence: m.Licence,
 			Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}

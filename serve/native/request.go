@@ -29,6 +29,7 @@ const (
 	maxLoRAs      = 16
 	maxLabel      = 1000 // bytes
 	maxTokens     = 8192 // of a text
+	maxBoxes      = 64
 )
 
 // A jsonRequest is the body of POST /api/v1/jobs. Its names are those of settings where they exist.
@@ -49,6 +50,7 @@ type jsonRequest struct {
 	CFGNormalization  float64     `json:"cfg_normalization"`
 	CFGTruncation     float64     `json:"cfg_truncation"`
 	StepCache         string      `json:"step_cache"`
+	Sigmas            []float64   `json:"sigmas"`
 	Seed              json.Number `json:"seed"` // a string of digits too, for clients without 64-bit integers
 	Count             *int        `json:"count"`
 	MaxSequenceLength int         `json:"max_sequence_length"`
@@ -74,8 +76,9 @@ type jsonRequest struct {
 
 // A jsonWriter is how a language model writes.
 type jsonWriter struct {
-	Model     string `json:"model"`
-	MaxTokens int    `json:"max_tokens"`
+	Model     string        `json:"model"`
+	MaxTokens int           `json:"max_tokens"`
+	Boxes     []gomflux.Box `json:"boxes"`
 }
 
 // A jsonLarger is how generated images are enlarged.
@@ -159,7 +162,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 		Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
 		TrueCFGScale: j.TrueCFGScale, CFGNormalization: j.CFGNormalization, CFGTruncation: j.CFGTruncation,
-		StepCache:         j.StepCache,
+		StepCache: j.StepCache, Sigmas: j.Sigmas,
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
 		Background: gomflux.Background(j.Background), Layers: j.Layers, ImageStrength: j.ImageStrength,
 	}}
@@ -179,7 +182,9 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 		return q, err
 	}
 	if w := j.Enhance; w != nil {
-		q.Language = &gomflux.LanguageOptions{Model: w.Model, MaxTokens: w.MaxTokens, Seed: q.Seeds[0]}
+		q.Language = &gomflux.LanguageOptions{
+			Model: w.Model, MaxTokens: w.MaxTokens, Boxes: w.Boxes, Seed: q.Seeds[0], Height: j.Height, Width: j.Width,
+		}
 	}
 	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
 		return q, err
@@ -252,6 +257,8 @@ func (a *API) check(j jsonRequest) error {
 	switch {
 	case j.Enhance != nil && (j.Enhance.MaxTokens < 0 || j.Enhance.MaxTokens > maxTokens):
 		return badRequest("enhance.max_tokens %d: expected at most %d", j.Enhance.MaxTokens, maxTokens)
+	case j.Enhance != nil && len(j.Enhance.Boxes) > maxBoxes:
+		return badRequest("enhance.boxes: %d boxes, expected at most %d", len(j.Enhance.Boxes), maxBoxes)
 	case j.Count != nil && (*j.Count < 1 || *j.Count > maxCount):
 		return badRequest("count %d: expected 1 to %d", *j.Count, maxCount)
 	case j.Previews != nil && *j.Previews < -1:

@@ -2,6 +2,7 @@ package native
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux"
@@ -63,6 +64,14 @@ func TestTexts(t *testing.T) {
 	}
 	s.call("POST", "/api/v1/describe", `{"prompt":"why?"}`, 400, nil)
 	s.call("POST", "/api/v1/jobs", `{"enhance":{"max_tokens":9000}}`, 400, nil)
+	box := `{"id":"hat_1","desc":"a red hat","bbox":[0.25,0,0.5,1]}`
+	s.call("POST", "/api/v1/enhance", `{"prompt":"a cat","height":64,"width":96,"enhance":{"boxes":[`+box+`]}}`, 202, nil)
+	boxes := []gomflux.Box{{ID: "hat_1", Desc: "a red hat", BBox: []float64{0.25, 0, 0.5, 1}}}
+	if _, r := s.engine.last(); !reflect.DeepEqual(r.Language.Boxes, boxes) || r.Language.Height != 64 || r.Language.Width != 96 {
+		t.Errorf("options %+v", r.Language)
+	}
+	s.call("POST", "/api/v1/enhance", `{"enhance":{"boxes":[`+strings.Repeat(box+",", 64)+box+`]}}`, 400, nil)
+	s.call("POST", "/api/v1/enhance", `{"enhance":{"boxes":[{"box":[]}]}}`, 400, nil)
 	s.call("POST", "/api/v1/jobs", `{"enhance":true}`, 400, nil)
 	s.call("DELETE", "/api/v1/jobs/none/enhance", "", 404, nil)
 }

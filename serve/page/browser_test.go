@@ -109,7 +109,7 @@ func models() []engine.ModelInfo {
 	return []engine.ModelInfo{
 		{Name: "shapes", Default: true, Licence: family.Licence{Name: "MIT"}, Defaults: defaults},
 		{Name: "one", Repo: "Tongyi-MAI/Z-Image-Turbo", Edits: true, Writes: true, Defaults: defaults},
-		{Name: "several", Edits: true, Multiple: true, Writes: true, Sees: true, Defaults: defaults},
+		{Name: "several", Edits: true, Multiple: true, Writes: true, Sees: true, Boxes: true, Defaults: defaults},
 		{Name: "layers", Edits: true, Layers: 4, Defaults: defaults},
 		{Name: "missing", Missing: "not downloaded (gomflux pull missing)", Licence: family.Licence{Name: "Own"}},
 	}

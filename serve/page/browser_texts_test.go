@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"math"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +49,9 @@ func (w writer) Enhance(ctx context.Context, model, prompt string, references []
 	text := fmt.Sprintf("a better %s for %s", prompt, model)
 	if len(references) > 0 {
 		text += fmt.Sprintf(" with %d", references[0].Bounds().Dx())
+	}
+	for _, b := range o.Boxes {
+		text += fmt.Sprintf(", %s at %v%v%s", b.Desc, b.BBox, b.Target, b.From)
 	}
 	if err := w.write(ctx, prompt, text, o); err != nil {
 		return nil, err
@@ -108,6 +114,38 @@ func TestEnhance(t *testing.T) {
 	b.wait(`document.querySelector("#references .chosen img")`)
 	b.run(chromedp.Click("#enhance"))
 	b.wait(value + `.startsWith("a better cat for several with ")`)
+}
+
+// TestBoxes draws boxes, which the language model writes into the prompt.
+func TestBoxes(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	value := `document.getElementById("prompt").value`
+	b.wait(`!document.getElementById("enhance").hidden && document.getElementById("boxes").hidden`)
+	b.run(chromedp.SetValue("#model", "several"), changed("#model"))
+	b.wait(`!document.getElementById("boxes").hidden`)
+	b.run(chromedp.Click("#add-box"), chromedp.SendKeys("#boxes-list input", "a hat"))
+	var left, top, width, height float64
+	place := b.text(`(() => { document.getElementById("boxes-frame").scrollIntoView({ block: "center" });
+		const r = document.getElementById("boxes-frame").getBoundingClientRect();
+		return [r.left, r.top, r.width, r.height].join(" "); })()`)
+	if _, err := fmt.Sscan(place, &left, &top, &width, &height); err != nil {
+		t.Fatal(place, err)
+	}
+	b.drag([2]float64{left + width/2, top + height/4}, [2]float64{left + width, top + 3*height/4})
+	b.wait(`document.querySelectorAll("#boxes-list li").length === 2 && document.querySelectorAll("#boxes-frame div").length === 2`)
+	b.run(chromedp.Click("#boxes-list button")) // the first one
+	b.run(chromedp.SendKeys("#boxes-list input", "a cat"), chromedp.SendKeys("#prompt", "a room"), chromedp.Click("#enhance"))
+	b.said("several has rewritten the prompt, which you can edit now.")
+	got := regexp.MustCompile(`at \[([0-9.]+) ([0-9.]+) ([0-9.]+) ([0-9.]+)\]\[\]$`).FindStringSubmatch(b.text(value))
+	if got == nil {
+		t.Fatalf("prompt %q", b.text(value))
+	}
+	for i, want := range []float64{0.25, 0.5, 0.75, 1} {
+		if v, err := strconv.ParseFloat(got[i+1], 64); err != nil || math.Abs(v-want) > 0.02 {
+			t.Errorf("box %v: expected %v at %d", got[1:], want, i)
+		}
+	}
 }
 
 // TestDescribe describes images of the form and of the gallery, and uses the answer as the prompt.

@@ -85,6 +85,15 @@ MODELS = {
             ),
         ),
     },
+    "flux2dev": {
+        "transformer": (
+            diffusers.Flux2Transformer2DModel,
+            dict(
+                in_channels=8, num_layers=2, num_single_layers=1, joint_attention_dim=12, timestep_guidance_channels=16,
+                axes_dims_rope=(2, 2, 2, 2), **HEADS,
+            ),
+        ),
+    },
     "zimage": {
         "transformer": (
             diffusers.ZImageTransformer2DModel,
@@ -142,6 +151,7 @@ MODELS = {
 PIPELINES = {
     "flux": diffusers.FluxPipeline,
     "flux2": diffusers.Flux2KleinPipeline,
+    "flux2dev": diffusers.Flux2Pipeline,
     "zimage": diffusers.ZImagePipeline,
     "qwenimage": diffusers.QwenImagePipeline,
     "qwenimage21": diffusers.QwenImagePipeline,  # which loads LoRAs as 2.1's, but needs no processor
@@ -217,6 +227,23 @@ def with_diffusers(model: str, rename: Callable[[str], str] = str) -> Callable:
         pipe.unload_lora_weights()
 
     return apply
+
+
+def with_converted_lokr(modules: dict, file: Path, scale: float):
+    """LyCORIS' LoKr with the names that diffusers' converters for FLUX.2 give its layers, those of joined layers too."""
+    state = diffusers.Flux2Pipeline.lora_state_dict(load_file(file))
+    joined = {"to_qkv": ("to_q", "to_k", "to_v"), "to_added_qkv": ("add_q_proj", "add_k_proj", "add_v_proj")}
+    for layer in sorted({name.partition(".lokr_")[0] for name in state}):
+
+        def factor(name):
+            name = f"{layer}.lokr_{name}"
+            return state[name] if name in state else state[f"{name}_a"] @ state[f"{name}_b"]
+
+        parent, _, own = layer.removeprefix("transformer.").rpartition(".")
+        names = joined.get(own, (own,))
+        with torch.no_grad():
+            for name, change in zip(names, torch.kron(factor("w1"), factor("w2")).chunk(len(names))):
+                modules["transformer"].get_submodule(f"{parent}.{name}".lstrip(".")).weight.add_(scale * change)
 
 
 def with_peft(modules: dict, folder: Path, scale: float):
@@ -536,6 +563,81 @@ def cases() -> list[Case]:
             f"{lycoris}.lokr_w1": values("w1", 4, 4), f"{lycoris}.lokr_w2_a": values("w2 a", 4, 1),
             f"{lycoris}.lokr_w2_b": values("w2 b", 1, 4), f"{lycoris}.alpha": torch.tensor(0.5),
         },
+    )  # fmt: skip
+
+    # FLUX.2-dev, with all that diffusers' converters know of FLUX.2. The first two are as the published Turbo LoRA is, for
+    # diffusers and for ComfyUI, whose file has two prefixes.
+    ends = {
+        "time_guidance_embed.timestep_embedder.linear_1": ("time_in.in_layer", 16, 16),
+        "time_guidance_embed.timestep_embedder.linear_2": ("time_in.out_layer", 16, 16),
+        "time_guidance_embed.guidance_embedder.linear_1": ("guidance_in.in_layer", 16, 16),
+        "time_guidance_embed.guidance_embedder.linear_2": ("guidance_in.out_layer", 16, 16),
+        "x_embedder": ("img_in", 16, 8),
+        "context_embedder": ("txt_in", 16, 12),
+        "proj_out": ("final_layer.linear", 8, 16),
+        "double_stream_modulation_img.linear": ("double_stream_modulation_img.lin", 96, 16),
+        "double_stream_modulation_txt.linear": ("double_stream_modulation_txt.lin", 96, 16),
+        "single_stream_modulation.linear": ("single_stream_modulation.lin", 48, 16),
+    }
+    attention = ["to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"]
+    blocks = {f"transformer_blocks.1.attn.{name}": (16, 16) for name in attention}
+    singles = {
+        "single_transformer_blocks.0.attn.to_qkv_mlp_proj": ("linear1", 144, 16),
+        "single_transformer_blocks.0.attn.to_out": ("linear2", 16, 64),
+    }
+    forwards = {
+        "ff.linear_in": ("img_mlp.0", 96, 16), "ff.linear_out": ("img_mlp.2", 16, 48),
+        "ff_context.linear_in": ("txt_mlp.0", 96, 16), "ff_context.linear_out": ("txt_mlp.2", 16, 48),
+    }  # fmt: skip
+
+    def several(one, prefix, names: dict, **more) -> dict:
+        return {k: v for name, sizes in names.items() for k, v in one(f"{prefix}{name}", *sizes, **more).items()}
+
+    made = {name: sizes for name, *sizes in ends.values()} | {
+        f"single_blocks.0.{name}": sizes for name, *sizes in singles.values()
+    }
+    joined = {f"double_blocks.0.{name}": sizes for name, *sizes in forwards.values()} | {
+        f"double_blocks.0.{kind}_attn.{name}": sizes
+        for kind in ("img", "txt")
+        for name, sizes in {"qkv": (48, 16), "proj": (16, 16)}.items()
+    }
+    case(
+        "turbo", "flux2dev", with_diffusers("flux2dev"),
+        tensors=several(low, "transformer.", {name: sizes[1:] for name, sizes in (ends | singles).items()} | blocks),
+    )  # fmt: skip
+    case(
+        "turbo-comfyui", "flux2dev", with_diffusers("flux2dev"),
+        tensors=several(low, "diffusion_model.", made) | several(low, "transformer.", blocks),
+    )  # fmt: skip
+    case("peft", "flux2dev", with_diffusers("flux2dev"), tensors=several(low, "base_model.model.", joined))
+    case(
+        "expanded", "flux2dev", with_diffusers("flux2dev"),
+        tensors=several(low, "base_model.model.", blocks)
+        | several(low, "diffusion_model.", {name: sizes[1:] for name, sizes in singles.items()}),
+    )  # fmt: skip
+    known = ("img_in", "txt_in", "time_in.in_layer", "time_in.out_layer", "final_layer.linear", "single_blocks.0.linear1")
+    case(
+        "kohya", "flux2dev", with_diffusers("flux2dev"),
+        tensors=several(
+            kohya, "lora_unet_",
+            {name.replace(".", "_"): sizes for name, sizes in (made | joined).items() if name in known or name in joined},
+            alpha=2,
+        ),
+    )  # fmt: skip
+
+    def lokr(name, out, inside) -> dict:
+        return {
+            f"{name}.lokr_w1": values(f"{name} w1", 4, 4), f"{name}.lokr_w2_a": values(f"{name} w2 a", out // 4, 2),
+            f"{name}.lokr_w2_b": values(f"{name} w2 b", 2, inside // 4), f"{name}.alpha": torch.tensor(1.0),
+        }  # fmt: skip
+
+    case("lokr", "flux2dev", with_converted_lokr, tensors=several(lokr, "diffusion_model.", made | joined))
+    plain = blocks | {name: sizes[1:] for name, sizes in singles.items()}
+    plain |= {f"transformer_blocks.1.{name}": sizes[1:] for name, sizes in forwards.items()}
+    case("lokr-plain", "flux2dev", with_converted_lokr, tensors=several(lokr, "", plain))
+    case(
+        "lycoris", "flux2dev", with_converted_lokr,
+        tensors=several(lokr, "lycoris_", {name.replace(".", "_"): sizes for name, sizes in plain.items()}),
     )  # fmt: skip
 
     # Z-Image

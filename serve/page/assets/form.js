@@ -1,5 +1,6 @@
 // The form: what it asks for, and how settings fill it in.
 
+import { Boxes } from "./boxes.js";
 import { ImageBox } from "./images.js";
 import { Inpainting } from "./inpaint.js";
 import { Sizes } from "./sizes.js";
@@ -10,7 +11,7 @@ const maxReferences = 16;
 
 // other are settings that the form has no fields for. They are kept from the settings that filled
 // it in.
-const other = ["guidance_unit", "guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache",
+const other = ["guidance_unit", "guidance_interval", "true_cfg_scale", "cfg_normalization", "cfg_truncation", "step_cache", "sigmas",
   "max_sequence_length", "scheduler", "rng", "background", "original_prompt", "enhanced_by"];
 
 export class Form {
@@ -30,10 +31,12 @@ export class Form {
       delete this.kept.guidance_unit;
       delete this.kept.true_cfg_scale;
     });
+    byID("steps").addEventListener("input", () => { delete this.kept.sigmas; });
     byID("strength").addEventListener("input", () => this.showStrength());
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
     byID("empty").addEventListener("click", () => this.reset());
     this.sizes = new Sizes(this);
+    this.boxes = new Boxes(this);
     this.show(); // browsers keep the fields of a page that is reloaded
   }
 
@@ -102,6 +105,7 @@ export class Form {
       byID(name).placeholder = model.defaults[name] ?? "";
     }
     this.sizes.show();
+    this.boxes.show();
     if (this.inpainting.ownSize()) byID("width").placeholder = byID("height").placeholder = "as image";
     byID("references").hidden = !model.edits;
     byID("layers-row").hidden = !model.layers;

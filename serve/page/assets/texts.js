@@ -152,10 +152,11 @@ export class Texts {
     this.fail("");
     try {
       if (typed.trim() === "") throw new Error("The prompt is empty: there is nothing to rewrite.");
-      const { prompt, model, seed, references } = form.request();
+      const { prompt, model, seed, width, height, references } = form.request();
       const own = form.model()?.writes;
       const enhance = own ? {} : { model: form.models.find(m => m.writes && (!m.missing || m.only_writes)).name };
-      const job = await this.rewriting.run("enhance", { prompt, model, seed, references, enhance });
+      const job = await this.rewriting.run("enhance", { prompt, model, seed, width, height, references,
+        enhance: { ...enhance, ...form.boxes.fields(references) } });
       if (!job) {
         this.say("The prompt is as you typed it.");
         return;

@@ -52,6 +52,7 @@ type ListedModel struct {
 	// by its configs
 	Defaults               family.Defaults      `json:"-"` // of its class
 	Edits, Multiple, Alpha bool                 `json:"-"` // as in engine.ModelInfo
+	Boxes                  bool                 `json:"-"` // likewise
 	Layers                 int                  `json:"-"` // likewise
 	Guidance               picture.GuidanceUnit `json:"-"`
 	TrueCFG                bool                 `json:"-"`
@@ -202,6 +203,7 @@ func (m *ListedModel) inspect(path string, fsys fs.FS) {
 		if l, ok := d.Pipeline.(family.Layerer); ok {
 			m.Layers = l.DefaultLayers()
 		}
+		m.Boxes = family.RewriterFor(info.Class).Layout != nil
 		class := family.Find(info.Class)
 		m.Guidance, m.TrueCFG = class.GuidanceUnit(), class.TrueCFG
 		m.SizeMultiple = d.VAE.ScaleFactor() * d.Pipeline.Multiple()

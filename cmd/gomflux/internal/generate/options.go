@@ -62,6 +62,7 @@ type samplingFlags struct {
 	guidanceInterval     cli.Optional[scheduler.Part]
 	cfg                  cli.CFGFlags
 	stepCache            cli.Optional[stepcache.Rule]
+	sigmas               cli.Optional[scheduler.Sigmas]
 	maxSequenceLength    cli.Optional[int]
 	scheduler            cli.Optional[gomflux.Scheduler]
 	rng                  cli.Optional[gomflux.RNG]
@@ -97,6 +98,7 @@ func newGenerateOptions() *generateOptions {
 			autoSeeds: cli.Count("count"), batchSize: cli.Count("count"), steps: cli.Count("number"), height: cli.Count("pixels"),
 			width: cli.Count("pixels"), guidance: cli.Scale("scale"), maxSequenceLength: cli.Count("tokens"),
 			guidanceInterval: cli.Parsed("start,stop", scheduler.ParsePart), stepCache: cli.Parsed("rule", stepcache.ParseRule),
+			sigmas:    cli.Parsed("list", scheduler.ParseSigmas),
 			cfg:       cli.NewCFGFlags(),
 			scheduler: cli.Parsed("name", cli.SchedulerOf), rng: cli.OneOf("name", cli.Convert[gomflux.RNG](scheduler.RNGs)...),
 			layers: cli.Count("count"), split: cli.NewSplitFlag(),
@@ -193,6 +195,9 @@ func (o *samplingFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.stepCache, "step-cache",
 		"leave out work in steps that change little: first-block:0.1 or easy:0.05, where a larger number leaves out more; "+
 			"for 12 steps and more")
+	f.Var(&o.sigmas, "sigmas",
+		"noise levels of the steps, as 1,0.6,0.2, before the scheduler shifts them; their number is that of the steps "+
+			"(default: the model's)")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt, including the model's template")
 	f.Var(&o.scheduler, "scheduler", "sampling method: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng",

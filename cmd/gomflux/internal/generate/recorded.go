@@ -93,6 +93,8 @@ func (g *generation) leaveOut(err error) error {
 		o.GuidanceInterval = nil
 	case "step_cache":
 		o.StepCache = ""
+	case "sigmas":
+		o.Sigmas = nil
 	case "max_sequence_length":
 		o.MaxSequenceLength = 0
 	case "background":
@@ -135,6 +137,7 @@ func (g *generation) recordedFlags(s *picture.Settings) []recordedFlag {
 		{"cfg_normalization", &o.cfg.Normalization, r.CFGNormalization, r.CFGNormalization != 0},
 		{"cfg_truncation", &o.cfg.Truncation, r.CFGTruncation, r.CFGTruncation != 0},
 		{"step_cache", &o.stepCache, r.StepCache, true},
+		{"sigmas", &o.sigmas, scheduler.Sigmas(r.Sigmas), r.Sigmas != nil && (!o.steps.Given() || o.steps.OrZero() == len(r.Sigmas))},
 		{"max_sequence_length", &o.maxSequenceLength, r.MaxSequenceLength, true},
 		{"scheduler", &o.scheduler, r.Scheduler, knownScheduler},
 		{"rng", &o.rng, r.RNG, true},

@@ -56,6 +56,9 @@ func (g *generation) beginRecording(index int) error {
 	if s.GuidanceInterval != nil {
 		settings["guidance_interval"] = s.GuidanceInterval
 	}
+	if s.Sigmas != nil {
+		settings["sigmas"] = s.Sigmas
+	}
 	for name, value := range map[string]float64{
 		"true_cfg_scale": s.TrueCFGScale, "cfg_normalization": s.CFGNormalization, "cfg_truncation": s.CFGTruncation,
 	} {

@@ -163,7 +163,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 		Prompt: g.prompt(0), NegativePrompt: g.negative.OrZero(), Height: g.height.OrZero(), Width: g.width.OrZero(),
 		Steps: g.steps.OrZero(), Guidance: g.guidance.Value, GuidanceUnit: g.guidanceUnit, GuidanceInterval: g.guidanceInterval.OrZero(),
 		TrueCFGScale: g.cfg.TrueScale.OrZero(), CFGNormalization: g.cfg.Normalization.OrZero(), CFGTruncation: g.cfg.Truncation.OrZero(),
-		StepCache:         g.stepCache.String(),
+		StepCache: g.stepCache.String(), Sigmas: g.sigmas.OrZero(),
 		MaxSequenceLength: g.maxSequenceLength.OrZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.OrZero(), RNG: g.rng.OrZero(),
 		Background: g.background.OrZero(), Layers: g.layers.OrZero(), ImageStrength: g.imageStrength.OrZero(), Progress: g.progress,

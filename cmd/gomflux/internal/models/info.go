@@ -193,7 +193,7 @@ func (i *imageInfo) setting(line ui.Field, name string, raw json.RawMessage) {
 		for k, l := range s.LoRAs {
 			line(fmt.Sprint("lora ", k+1), "%s", loraLine(l))
 		}
-	case "expand":
+	case "expand", "sigmas":
 		line(name, "%s", strings.Trim(string(raw), "[]"))
 	case "guidance_interval":
 		line(name, "%s", scheduler.Part(s.GuidanceInterval))

@@ -184,7 +184,7 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 	if known != nil {
 		info.Licence, info.Missing = known.Licence, missing(known)
 		info.Edits, info.Multiple, info.HasAlpha, info.GuidanceUnit = known.Edits, known.Multiple, known.Alpha, known.Guidance
-		info.Layers = known.Layers
+		info.Layers, info.Boxes = known.Layers, known.Boxes
 		info.TrueCFG, info.SizeMultiple, info.Bytes = known.TrueCFG, known.SizeMultiple, known.Bytes
 		if known.Stack != nil {
 			m.log.Error("internal error (this is a bug: please report it)", "model", name, "stack", string(known.Stack))
