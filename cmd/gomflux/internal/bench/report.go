@@ -118,7 +118,6 @@ func (r *benchReport) finish(times map[string]*benchTimes) {
 	}
 }
 
-// Text implements ui.Result.
 func (r *benchReport) Text(p *ui.Page) {
 	if r.share {
 		r.shareText(p)

@@ -129,7 +129,6 @@ func textsOf(all []string, v any) []string {
 	return all
 }
 
-// Text implements ui.Result.
 func (r *traceReport) Text(p *ui.Page) {
 	if len(r.lines) == 0 {
 		return

@@ -157,7 +157,6 @@ func (g *comparedGroups) add(name string, d *inspect.TensorDifference, within bo
 	}
 }
 
-// Text implements ui.Result.
 func (r *comparison) Text(p *ui.Page) {
 	for i, c := range r.Components {
 		if i > 0 {

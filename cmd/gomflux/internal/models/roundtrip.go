@@ -201,7 +201,6 @@ func (r *roundtrip) compare(img, back *image.RGBA) error {
 	return err
 }
 
-// Text implements ui.Result.
 func (r *roundtrip) Text(p *ui.Page) {
 	line := p.Fields(9)
 	line("image", "%s (%v, %dx%d)", quote.Printable(r.Picture.File), r.Picture.Format, r.Picture.Width, r.Picture.Height)

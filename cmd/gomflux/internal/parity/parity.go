@@ -208,7 +208,6 @@ type preciseResult struct {
 	all bool
 }
 
-// Text implements ui.Result.
 func (r preciseResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
 
 // runPrecise compares a run with the reference's and with the precise one.

@@ -105,7 +105,6 @@ type precisionResult struct {
 	all bool
 }
 
-// Text implements ui.Result.
 func (r precisionResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
 
 func (o *precisionOptions) run(ctx context.Context, out *ui.Output, run string, p rounding.BitsOptions) error {

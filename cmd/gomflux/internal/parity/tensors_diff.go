@@ -301,7 +301,6 @@ func (d *tensorsDiff) pair(got, want *diffSide) (pairs [][2]string, err error) {
 	return pairs, nil
 }
 
-// Text implements ui.Result.
 func (d *tensorsDiff) Text(p *ui.Page) {
 	if d.single {
 		d.Tensors[0].Print(p.Fields(9))
