@@ -60,8 +60,8 @@ func NewRoundtripCommand() *cobra.Command {
 		Args: cli.OneArg("an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.write = cmd.Flags().Changed("output")
-			if err := o.validate(); err != nil {
-				return err
+			if o.Overwrite && !o.write {
+				return cli.UsageErrorf("--overwrite has no effect without --output")
 			}
 			return o.run(cmd.Context(), o.Out(cmd), args[0])
 		},
@@ -73,13 +73,6 @@ func NewRoundtripCommand() *cobra.Command {
 	o.AddCompute(f)
 	o.AddJSON(f, "a JSON object")
 	return cmd
-}
-
-func (o *roundtripOptions) validate() error {
-	if !o.write && o.Overwrite {
-		return cli.UsageErrorf("--overwrite has no effect without --output")
-	}
-	return nil
 }
 
 // A roundtrip is what roundtrip prints.
