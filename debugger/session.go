@@ -204,14 +204,6 @@ func (s *Session) End(err error, code int) protocol.Status {
 // Close closes the trace, when no command is in progress any more.
 func (s *Session) Close() { s.trace.close() }
 
-// takeWatched returns the statistics of watched tensors since the last call. The caller holds the
-// lock.
-func (s *Session) takeWatched() []protocol.Watched {
-	w := s.watched
-	s.watched = nil
-	return w
-}
-
 // Status describes the session.
 func (s *Session) Status() protocol.Status {
 	s.mu.Lock()

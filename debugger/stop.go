@@ -311,7 +311,7 @@ func (s *Session) wait(ctx context.Context, before int, seconds float64) protoco
 		status, changed := s.status(), s.changed
 		arrived := (s.at != nil || s.impossible != nil) && s.stops > before || status.Ended()
 		if arrived {
-			status.Watched = s.takeWatched()
+			status.Watched, s.watched = s.watched, nil
 		}
 		s.mu.Unlock()
 		if arrived {

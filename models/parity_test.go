@@ -29,14 +29,14 @@ func TestParity(t *testing.T) {
 // TestParityFloat16 replays the dumps in float16. The limits are about twice what was measured.
 func TestParityFloat16(t *testing.T) {
 	dtype := mlx.Float16
-	limits := map[string]float64{"own": 1e-2, "own L2": 8e-3, "free": 2e-2, "free L2": 8e-3}
+	limits := map[string]report.Number{"own": 1e-2, "own L2": 8e-3, "free": 2e-2, "free L2": 8e-3}
 	for _, dump := range modeltest.Dumps(t) {
 		if dump.Compute != "float16" {
 			continue
 		}
 		t.Run(dump.Name, func(t *testing.T) {
 			rep := replayGolden(t, dump.Name, parity.Options{Dtype: &dtype})
-			most := map[string]float64{}
+			most := map[string]report.Number{}
 			for _, tensor := range rep.Tensors {
 				for reading, d := range map[string]*report.Reading{"own": tensor.Own, "free": tensor.Free} {
 					if d != nil {
@@ -90,7 +90,7 @@ func keepGolden(t *testing.T, dir, run string, o parity.Options, rep *report.Rep
 
 // TestKeepGolden keeps what differs of a golden: here everything does, by its tolerances.
 func TestKeepGolden(t *testing.T) {
-	zero := 0.0
+	zero := report.Number(0)
 	strict := report.DefaultTable()
 	strict.Rules = append(strict.Rules, report.Rule{Stage: "vae", Max: &zero, L2: &zero})
 	run, dir := filepath.Join("testdata", "zimage-small", "dump"), t.TempDir()
@@ -124,8 +124,8 @@ func replayGolden(t *testing.T, golden string, o parity.Options) *report.Report 
 		}
 	}()
 	free, owned := 0, 0
-	worst, worstName := 0.0, ""
-	worstFree, worstFreeName := 0.0, "" // of what a step makes
+	worst, worstName := report.Number(0), ""
+	worstFree, worstFreeName := report.Number(0), "" // of what a step makes
 	for _, tensor := range rep.Tensors {
 		if !tensor.OK() {
 			t.Errorf("%s: shape %v of %v, free %v, isolated %v, own %v", tensor.Name, tensor.Shape, tensor.RefShape,

@@ -36,7 +36,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	in := r.Find("vae.decode.in")
-	if in.Free.OK || in.Own.OK || math.Abs(in.Own.L2-1) > 1e-5 {
+	if in.Free.OK || in.Own.OK || math.Abs(float64(in.Own.L2)-1) > 1e-5 {
 		t.Errorf("vae.decode.in: %+v, %+v", in.Free, in.Own)
 	}
 	// by itself the decoder holds
@@ -130,7 +130,7 @@ func TestReadings(t *testing.T) {
 		t.Errorf("verdict %+v", r.Verdict)
 	}
 	// what no tolerance could hold is drift, or a module's fault
-	zero := 0.0
+	zero := report.Number(0)
 	strict := report.DefaultTable()
 	strict.Rules = append(strict.Rules, report.Rule{Stage: "step", Reading: report.Free, Max: &zero, L2: &zero})
 	r, err = Replay(context.Background(), ordinary, Options{Dtype: exact, Tolerances: strict})

@@ -87,10 +87,10 @@ func distance(x, want *mlx.Array) report.Difference {
 	defer sums.Free()
 	v := sums.Floats()
 	d := report.Difference{
-		Max: float64(v[0]), MaxRef: float64(v[1]), L2: report.Ratio(math.Sqrt(float64(v[2])), math.Sqrt(float64(v[3]))),
-		Finite: report.Finite(float64(v[2])) != nil,
+		Max: report.Number(v[0]), MaxRef: report.Number(v[1]), L2: report.Ratio(math.Sqrt(float64(v[2])), math.Sqrt(float64(v[3]))),
+		Finite: report.Number(v[2]).Finite(),
 	}
-	if report.Finite(float64(v[3])) == nil {
+	if !report.Number(v[3]).Finite() {
 		d = report.Difference{Finite: true}
 	}
 	return d

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -228,20 +229,46 @@ func TestDebugSignals(t *testing.T) {
 	}
 }
 
+// interrupted starts a command, sends it SIGINT when the session answers that it is at work for it, and
+// checks that it ends with the exit code for that.
+func (u *debugUser) interrupted(working func(*protocol.Client) bool, args ...string) {
+	u.Helper()
+	cmd := u.command(append([]string{"debug"}, args...)...)
+	if err := cmd.Start(); err != nil {
+		u.Fatal(err)
+	}
+	for started := false; !started; time.Sleep(10 * time.Millisecond) {
+		c, err := protocol.Dial(u.Context(), &protocol.Folder{Path: u.sockets}, "1")
+		if err != nil {
+			u.Fatal(err)
+		}
+		started = working(c)
+		c.Close()
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		u.Error(err)
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted {
+		u.Errorf("%s: exit code %d", args[0], code)
+	}
+}
+
 // TestDebugInterruptedClient: Ctrl-C ends the waiting only.
 func TestDebugInterruptedClient(t *testing.T) {
 	u := newDebugUser(t)
 	s := u.start("--run", "--break", "latents@0", "--break", "image")
-	state := u.signalled(syscall.SIGINT, 0, 500*time.Millisecond, "eval", "[out + i for i in range(1000000)]") // 5 seconds
-	if state.ExitCode() != cli.ExitInterrupted {
-		t.Errorf("eval: %v", state)
-	}
+	u.interrupted(func(c *protocol.Client) bool { // an expression waits for the one before it
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		return c.Do(ctx, protocol.Eval, protocol.EvalArguments{Source: "1"}, nil) != nil
+	}, "eval", "[out + i for i in range(1000000)]") // 5 seconds
 	u.debug(0, "clear")
 	u.debug(0, "break", "image", "--if", "[0 for i in range(1000000)] == []") // slow, so that the client waits
-	state = u.signalled(syscall.SIGINT, 0, 60*time.Millisecond, "continue")
-	if state.ExitCode() != cli.ExitInterrupted {
-		t.Errorf("continue: %v", state)
-	}
+	u.interrupted(func(c *protocol.Client) bool {
+		var now protocol.Status
+		return c.Do(t.Context(), protocol.GetStatus, nil, &now) == nil && now.State == protocol.Running
+	}, "continue")
 	if now := u.status(); now.PID != s.PID {
 		t.Errorf("the session is %+v", now)
 	}

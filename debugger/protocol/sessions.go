@@ -298,8 +298,10 @@ func (f *Folder) named(name string) (Status, error) {
 	}
 	exists := slices.ContainsFunc(suffixes, func(suffix string) bool { return f.has(name, suffix) })
 	if exists {
-		if s, err := f.look(name); s != nil || err != nil {
-			return fromPointer(s), err
+		if s, err := f.look(name); s != nil {
+			return *s, err
+		} else if err != nil {
+			return Status{}, err
 		}
 	}
 	all, err := f.each(f.look)
@@ -310,13 +312,6 @@ func (f *Folder) named(name string) (Status, error) {
 		return Status{}, fmt.Errorf("%w %s", ErrNoSession, name)
 	}
 	return Status{}, fmt.Errorf("%w %s (there are: %s)", ErrNoSession, name, namesOf(all))
-}
-
-func fromPointer(s *Status) Status {
-	if s == nil {
-		return Status{}
-	}
-	return *s
 }
 
 func namesOf(sessions []Status) string {

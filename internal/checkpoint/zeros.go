@@ -41,7 +41,7 @@ func (z *ZeroFinder) Check(t Tensor) error {
 		if at < z.seen.end && at >= z.seen.begin {
 			continue
 		}
-		if _, err := z.read(sample, at); err != nil {
+		if err := z.read(sample, at); err != nil {
 			return err
 		}
 		if !allZero(sample) {
@@ -58,12 +58,12 @@ func (z *ZeroFinder) Check(t Tensor) error {
 	return nil
 }
 
-func (z *ZeroFinder) read(p []byte, at int64) (int, error) {
+func (z *ZeroFinder) read(p []byte, at int64) error {
 	n, err := z.File.f.ReadAt(p, z.File.Header.DataOffset+at)
 	if err == io.EOF && n == len(p) {
 		err = nil
 	}
-	return n, oserr.NoEOF(err)
+	return oserr.NoEOF(err)
 }
 
 // size returns the size of the data.
@@ -78,7 +78,7 @@ func (z *ZeroFinder) run(at int64) (byteRange, error) {
 	buf := make([]byte, 256<<10)
 	for r.end < size {
 		part := buf[:min(int64(len(buf)), size-r.end)]
-		if _, err := z.read(part, r.end); err != nil {
+		if err := z.read(part, r.end); err != nil {
 			return r, err
 		}
 		n := len(part) - len(bytes.TrimLeft(part, "\x00"))
@@ -88,7 +88,7 @@ func (z *ZeroFinder) run(at int64) (byteRange, error) {
 	}
 	for r.begin > 0 {
 		part := buf[:min(int64(len(buf)), r.begin)]
-		if _, err := z.read(part, r.begin-int64(len(part))); err != nil {
+		if err := z.read(part, r.begin-int64(len(part))); err != nil {
 			return r, err
 		}
 		n := len(part) - len(bytes.TrimRight(part, "\x00"))
@@ -167,6 +167,6 @@ func (z *ZeroFinder) inRow(at int64, begins bool) (bool, error) {
 		return true, nil
 	}
 	sample := make([]byte, zeroSample)
-	_, err := z.read(sample, other)
+	err := z.read(sample, other)
 	return !allZero(sample), err
 }

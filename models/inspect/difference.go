@@ -13,21 +13,24 @@ import (
 // A TensorDifference describes how a tensor of model a differs from the tensor with the
 // same name in model b.
 type TensorDifference struct {
-	Name string
-	A, B *TensorWeights
+	Name string         `json:"name"`
+	A, B *TensorWeights `json:"-"`
 	// Shape is the shape of the elements, after dequantization.
-	Shape []int
+	Shape []int `json:"shape"`
 	// DtypeA and DtypeB describe how the elements are stored: a dtype or a quantization.
-	DtypeA, DtypeB string
+	DtypeA string `json:"dtype"`
+	DtypeB string `json:"other_dtype"`
 	// Mismatch is the reason why the elements cannot be compared: different shapes, or a
 	// dtype that cannot be read as numbers. It is empty if they were compared.
-	Mismatch string
+	Mismatch string `json:"problem,omitempty"`
 	// Differing is the number of elements that are not equal. NaN equals NaN.
-	Differing int
+	Differing int `json:"differing"`
 	// Relative is the relative error ‖a-b‖/‖b‖, infinite if only b is zero. MaxAbs is the
 	// largest |a-b|. Cosine is the cosine similarity of a and b, NaN if one of them is
 	// zero. All are NaN if elements are not finite in only one of the tensors.
-	Relative, MaxAbs, Cosine checkpoint.Float
+	Relative checkpoint.Float `json:"relative_error"`
+	MaxAbs   checkpoint.Float `json:"max_abs"`
+	Cosine   checkpoint.Float `json:"cosine"`
 }
 
 // Within reports whether the tensors agree: exactly if the tolerance is 0, otherwise

@@ -206,7 +206,7 @@ func (m *Meter) time(candidates []string, trials []Trial) []Time {
 		}
 	}
 	for i := range times {
-		times[i].Median, times[i].Samples = median(samples[i]), len(samples[i])
+		times[i].Median, times[i].Samples = Median(samples[i]), len(samples[i])
 	}
 	return times
 }
@@ -237,7 +237,8 @@ func (m *Meter) sample(run func() []*mlx.Array, calls int) float64 {
 	return now().Sub(start).Seconds() / float64(calls)
 }
 
-func median(v []float64) float64 {
+// Median returns the median, or the mean of the two in the middle.
+func Median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
 	n := len(v)
 	return (v[(n-1)/2] + v[n/2]) / 2

@@ -3,7 +3,6 @@ package report
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -27,12 +26,12 @@ type ArrayDiff struct {
 	Difference *Reading `json:"difference,omitempty"`
 	// Stats compares statistics instead, if not both tensors have values.
 	Stats *StatsDifference `json:"stats,omitempty"`
-	Got   []float64        `json:"first_values"`
-	Ref   []float64        `json:"reference_first_values"`
+	Got   []Number         `json:"first_values"`
+	Ref   []Number         `json:"reference_first_values"`
 }
 
 // Limits are those of numpy.allclose: a value may differ by ATol + RTol·|reference|.
-type Limits struct{ ATol, RTol float64 }
+type Limits struct{ ATol, RTol Number }
 
 // OK reports whether the tensors agree.
 func (d *ArrayDiff) OK() bool {
@@ -49,7 +48,7 @@ func DiffArrays(got, want *checkpoint.Array, limits *Limits) *ArrayDiff {
 	x, y := got.Float64s(), want.Float64s()
 	r := &Reading{Difference: Compare(x, y), Tolerance: arrayTolerance(got.Dtype, want.Dtype)}
 	if limits != nil {
-		r.Tolerance = Tolerance{Max: math.Inf(1), L2: math.Inf(1), ATol: limits.ATol, RTol: limits.RTol}
+		r.Tolerance = Tolerance{Max: Infinite, L2: Infinite, ATol: limits.ATol, RTol: limits.RTol}
 	}
 	r.ATol, r.RTol = r.Tolerance.ATol, r.Tolerance.RTol
 	r.Over = beyond(x, y, r.ATol, r.RTol)
@@ -162,22 +161,20 @@ func (d *ArrayDiff) Verdict() string {
 	return "DIFFERS"
 }
 
-// MarshalJSON writes NaN and infinity as null.
+// MarshalJSON adds OK.
 func (d *ArrayDiff) MarshalJSON() ([]byte, error) {
 	type plain ArrayDiff
 	return json.Marshal(struct {
 		*plain
-		OK  bool       `json:"ok"`
-		Got []*float64 `json:"first_values"`
-		Ref []*float64 `json:"reference_first_values"`
-	}{(*plain)(d), d.OK(), allFinite(d.Got), allFinite(d.Ref)})
+		OK bool `json:"ok"`
+	}{(*plain)(d), d.OK()})
 }
 
 // previews returns the first values of a record.
-func previews(rec runs.Record) []float64 {
-	out := make([]float64, len(rec.Preview))
+func previews(rec runs.Record) []Number {
+	out := make([]Number, len(rec.Preview))
 	for i, v := range rec.Preview {
-		out[i] = float64(v)
+		out[i] = Number(v)
 	}
 	return out
 }

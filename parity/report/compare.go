@@ -17,38 +17,44 @@ const guard = 1e-3
 
 // A Difference measures how far a tensor is from its reference.
 type Difference struct {
-	Max     float64 // largest absolute error
-	MaxRef  float64 // largest absolute reference value
-	Mean    float64 // mean absolute error
-	Guarded float64 // largest relative error; reference values count as at least a thousandth of the largest
-	Cosine  float64 // of the angle between both, 1 for equal directions
-	L2      float64 // norm of the error over the reference's norm
+	Max    Number `json:"max_abs"`       // largest absolute error
+	Mean   Number `json:"mean_abs"`      // mean absolute error
+	MaxRef Number `json:"max_reference"` // largest absolute reference value
+	// Guarded is the largest relative error; reference values count as at least a thousandth of the largest.
+	Guarded Number `json:"max_rel"`
+	Cosine  Number `json:"cosine"` // of the angle between both, 1 for equal directions
+	L2      Number `json:"l2"`     // norm of the error over the reference's norm
 	// Channel is the largest L2 of a channel. The norm of a channel counts as at least the
 	// median one, so that the remainder of large values that cancel is no error. Tensors with
 	// fewer than 16 values in each channel have no such error.
-	Channel   float64
-	ChannelAt int
-	At        int  // index of the largest error, in row-major order
-	Count     int  // number of values
-	Over      int  // number of values with an error above ATol + RTol·|reference|
-	Finite    bool // both are finite everywhere
-	ATol      float64
-	RTol      float64
-	Got, Ref  Range
+	Channel   Number `json:"channel_l2"`
+	ChannelAt int    `json:"channel"`
+	At        int    `json:"at"`     // index of the largest error, in row-major order
+	Count     int    `json:"count"`  // number of values
+	Over      int    `json:"beyond"` // number of values with an error above ATol + RTol·|reference|
+	ATol      Number `json:"atol"`
+	RTol      Number `json:"rtol"`
+	Finite    bool   `json:"finite"` // both are finite everywhere
+	Got       Range  `json:"range"`
+	Ref       Range  `json:"reference_range"`
 }
 
 // A Range has statistics of a tensor. They are 0 where nothing is finite, and not NaN as in
 // [checkpoint.Stats], also in JSON.
 type Range struct {
-	Min, Max, Mean, Std float64
-	NaN, Inf            int
+	Min  Number `json:"min"`
+	Max  Number `json:"max"`
+	Mean Number `json:"mean"`
+	Std  Number `json:"std"`
+	NaN  int    `json:"nan"`
+	Inf  int    `json:"inf"`
 }
 
 func rangeOf[T float32 | float64](values []T) Range {
 	s := checkpoint.Summarize(values)
 	r := Range{NaN: s.NaN, Inf: s.Inf}
 	if s.NaN+s.Inf < len(values) {
-		r.Min, r.Max, r.Mean, r.Std = float64(s.Min), float64(s.Max), float64(s.Mean), float64(s.Std)
+		r.Min, r.Max, r.Mean, r.Std = Number(s.Min), Number(s.Max), Number(s.Mean), Number(s.Std)
 	}
 	return r
 }
@@ -69,23 +75,23 @@ func Compare[T float32 | float64](got, want []T) Difference {
 		norm += w * w
 		own += g * g
 		dot += g * w
-		if e > d.Max {
-			d.Max, d.At = e, i
+		if e > float64(d.Max) {
+			d.Max, d.At = Number(e), i
 		}
-		d.MaxRef = max(d.MaxRef, math.Abs(w))
+		d.MaxRef = max(d.MaxRef, Number(math.Abs(w)))
 	}
 	for i, w := range want {
 		if e := math.Abs(float64(got[i]) - float64(w)); e > 0 {
-			d.Guarded = max(d.Guarded, e/max(math.Abs(float64(w)), guard*d.MaxRef))
+			d.Guarded = max(d.Guarded, Number(e)/max(Number(math.Abs(float64(w))), guard*d.MaxRef))
 		}
 	}
 	if len(want) > 0 {
-		d.Mean = absolute / float64(len(want))
+		d.Mean = Number(absolute / float64(len(want)))
 	}
 	d.L2 = Ratio(math.Sqrt(errors), math.Sqrt(norm))
 	d.Cosine = 1
 	if errors > 0 {
-		d.Cosine = dot / math.Sqrt(own*norm)
+		d.Cosine = Number(dot / math.Sqrt(own*norm))
 	}
 	return d
 }
@@ -116,9 +122,9 @@ func (d *Difference) channels(got, want []float32, shape []int, axis int) {
 }
 
 // beyond counts the values that numpy's allclose rejects.
-func beyond[T float32 | float64](got, want []T, atol, rtol float64) (over int) {
+func beyond[T float32 | float64](got, want []T, atol, rtol Number) (over int) {
 	for i, w := range want {
-		if e := math.Abs(float64(got[i]) - float64(w)); got[i] != w && !(e <= atol+rtol*math.Abs(float64(w))) {
+		if e := math.Abs(float64(got[i]) - float64(w)); got[i] != w && !(e <= float64(atol)+float64(rtol)*math.Abs(float64(w))) {
 			over++
 		}
 	}
@@ -126,14 +132,14 @@ func beyond[T float32 | float64](got, want []T, atol, rtol float64) (over int) {
 }
 
 // Relative returns the largest error over the largest reference value.
-func (d Difference) Relative() float64 { return Ratio(d.Max, d.MaxRef) }
+func (d Difference) Relative() Number { return Ratio(d.Max, d.MaxRef) }
 
 // Ratio returns an error over its reference, or 0 if there is no error.
-func Ratio(e, ref float64) float64 {
+func Ratio[T float64 | Number](e, ref T) Number {
 	if e == 0 {
 		return 0
 	}
-	return e / ref
+	return Number(e / ref)
 }
 
 // Within reports whether the difference is within a tolerance.
@@ -151,7 +157,7 @@ func (d Difference) String() string {
 
 // RelativeL2 returns the L2 norm of the error of values, relative to the L2 norm of the exact ones,
 // of which there must be as many. It is infinite if a value is not finite where the exact one is.
-func RelativeL2(values, exact []float32) float64 {
+func RelativeL2(values, exact []float32) Number {
 	var errors, norm float64
 	for i, w := range exact {
 		e := float64(values[i]) - float64(w)
@@ -162,7 +168,7 @@ func RelativeL2(values, exact []float32) float64 {
 		norm += float64(w) * float64(w)
 	}
 	if math.IsNaN(errors) {
-		return math.Inf(1)
+		return Infinite
 	}
 	return Ratio(math.Sqrt(errors), math.Sqrt(norm))
 }

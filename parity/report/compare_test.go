@@ -27,7 +27,7 @@ func TestChannels(t *testing.T) {
 		t.Errorf("%v: expected that the whole hides it", d)
 	}
 	d.channels(got, want, []int{64, 3}, 1)
-	if d.ChannelAt != 2 || math.Abs(d.Channel-0.01) > 1e-4 ||
+	if d.ChannelAt != 2 || math.Abs(float64(d.Channel)-0.01) > 1e-4 ||
 		d.Within(DefaultTable().For(mlx.BackendCPU, "float32", "step", Isolated, "x")) {
 		t.Errorf("channel %d is off by %v", d.ChannelAt, d.Channel)
 	}
@@ -56,7 +56,7 @@ func TestCompare(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			d := Compare(test.got, test.want)
-			if math.Abs(d.Max-test.max) > 0.03*test.max || d.MaxRef != test.ref || d.At != test.at {
+			if math.Abs(float64(d.Max)-test.max) > 0.03*test.max || float64(d.MaxRef) != test.ref || d.At != test.at {
 				t.Errorf("%v", d)
 			}
 			if d.Within(Float32) != test.within {

@@ -18,8 +18,8 @@ func FuzzTable(f *testing.F) {
 			return
 		}
 		for _, r := range table.Rules {
-			for _, v := range []*float64{r.Max, r.L2, r.Channel, r.ATol, r.RTol, r.OffByOne} {
-				if v != nil && (!(*v >= 0) || math.IsInf(*v, 0)) {
+			for _, v := range []*Number{r.Max, r.L2, r.Channel, r.ATol, r.RTol, r.OffByOne} {
+				if v != nil && (!(*v >= 0) || math.IsInf(float64(*v), 0)) {
 					t.Errorf("%g in %s", *v, text)
 				}
 			}

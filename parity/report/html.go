@@ -93,13 +93,13 @@ const (
 )
 
 // plotY returns the vertical position of an error.
-func plotY(l2 float64) float64 {
+func plotY(l2 Number) float64 {
 	e := float64(plotLowest)
 	switch {
-	case math.IsInf(l2, 1) || math.IsNaN(l2):
+	case !l2.Finite():
 		e = plotHighest
 	case l2 > 0:
-		e = min(max(math.Log10(l2), plotLowest), plotHighest)
+		e = min(max(math.Log10(float64(l2)), plotLowest), plotHighest)
 	}
 	return 10 + (plotHighest-e)/(plotHighest-plotLowest)*(plotHeight-40)
 }
@@ -112,7 +112,7 @@ func plotX(i, n int) float64 {
 func beginPlot(b *strings.Builder) {
 	fmt.Fprintf(b, `<svg viewBox="0 0 %d %d" role="img">`, plotWidth, plotHeight)
 	for e := plotLowest; e <= plotHighest; e += 2 {
-		y := plotY(math.Pow(10, float64(e)))
+		y := plotY(Number(math.Pow10(e)))
 		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1[3]f" class="grid"/><text x="%d" y="%.1f" text-anchor="end">1e%d</text>`,
 			plotLeft, plotWidth-10, y, plotLeft-6, y+4, e)
 	}
@@ -205,7 +205,7 @@ func (r *Report) tensorsPlot() template.HTML {
 				labelled = x
 			}
 		}
-		point := func(class string, ok bool, l2 float64) {
+		point := func(class string, ok bool, l2 Number) {
 			if !ok {
 				class += " bad"
 			}
@@ -216,7 +216,7 @@ func (r *Report) tensorsPlot() template.HTML {
 		case t.Stats != nil:
 			point("own", t.Stats.OK, t.Stats.largest())
 		case own == nil: // another shape
-			point("own", false, math.Inf(1))
+			point("own", false, Infinite)
 		default:
 			if t.Free != nil {
 				point("free", t.Free.OK, t.Free.L2)

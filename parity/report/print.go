@@ -82,7 +82,7 @@ func (r *Report) Print(w io.Writer, all bool) error {
 }
 
 // ErrorText writes an error with two digits.
-func ErrorText(e float64) string {
+func ErrorText(e Number) string {
 	if e == 0 {
 		return "0"
 	}
@@ -219,7 +219,7 @@ func (r Range) String() string {
 	return s
 }
 
-func values(v []float64) string {
+func values(v []Number) string {
 	words := make([]string, len(v))
 	for i, x := range v {
 		words[i] = fmt.Sprintf("%.6g", x)
@@ -227,96 +227,28 @@ func values(v []float64) string {
 	return strings.Join(words, " ")
 }
 
-// MarshalJSON writes NaN and infinity as null.
-func (r Range) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Min  *float64 `json:"min"`
-		Max  *float64 `json:"max"`
-		Mean *float64 `json:"mean"`
-		Std  *float64 `json:"std"`
-		NaN  int      `json:"nan"`
-		Inf  int      `json:"inf"`
-	}{Finite(r.Min), Finite(r.Max), Finite(r.Mean), Finite(r.Std), r.NaN, r.Inf})
-}
+// A Number is a float64 that is null in JSON if it is NaN or infinite, which JSON cannot write.
+type Number float64
+
+// Infinite is no number in JSON, and no limit in a tolerance.
+var Infinite = Number(math.Inf(1))
+
+// Finite reports whether the number is neither NaN nor infinite.
+func (n Number) Finite() bool { return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0) }
 
 // MarshalJSON writes NaN and infinity as null.
-func (r *Reading) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		OK        bool      `json:"ok"`
-		Max       *float64  `json:"max_abs"`
-		Mean      *float64  `json:"mean_abs"`
-		MaxRef    *float64  `json:"max_reference"`
-		Guarded   *float64  `json:"max_rel"`
-		Cosine    *float64  `json:"cosine"`
-		L2        *float64  `json:"l2"`
-		Channel   *float64  `json:"channel_l2"`
-		ChannelAt int       `json:"channel"`
-		At        int       `json:"at"`
-		Count     int       `json:"count"`
-		Over      int       `json:"beyond"`
-		ATol      float64   `json:"atol"`
-		RTol      float64   `json:"rtol"`
-		Finite    bool      `json:"finite"`
-		Allowed   allowance `json:"allowed"`
-		Range     Range     `json:"range"`
-		Ref       Range     `json:"reference_range"`
-	}{
-		r.OK, Finite(r.Max), Finite(r.Mean), Finite(r.MaxRef), Finite(r.Guarded), Finite(r.Cosine), Finite(r.L2), Finite(r.Channel),
-		r.ChannelAt, r.At, r.Count, r.Over, r.ATol, r.RTol, r.Finite,
-		allowance{Finite(r.Tolerance.Max), Finite(r.Tolerance.L2), r.Tolerance.Channel}, r.Got, r.Difference.Ref,
-	})
+func (n Number) MarshalJSON() ([]byte, error) {
+	if !n.Finite() {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(n))
 }
 
-// An allowance is null where there is no limit.
-type allowance struct {
-	Max     *float64 `json:"max"`
-	L2      *float64 `json:"l2"`
-	Channel float64  `json:"channel_l2"`
-}
-
-// MarshalJSON writes infinite errors as null.
-func (s *Stage) MarshalJSON() ([]byte, error) {
-	type plain Stage
-	return json.Marshal(struct {
-		*plain
-		Free     *float64 `json:"free"`
-		Isolated *float64 `json:"isolated"`
-	}{(*plain)(s), Finite(s.Free), Finite(s.Isolated)})
-}
-
-// MarshalJSON writes an infinite error as null.
-func (c Child) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Module string   `json:"module"`
-		OK     bool     `json:"ok"`
-		L2     *float64 `json:"l2"`
-	}{c.Module, c.OK, Finite(c.L2)})
-}
-
-// MarshalJSON writes NaN and infinity as null.
+// MarshalJSON adds OK.
 func (t *Tensor) MarshalJSON() ([]byte, error) {
 	type plain Tensor
 	return json.Marshal(struct {
 		*plain
-		OK  bool       `json:"ok"`
-		Got []*float64 `json:"first_values"`
-		Ref []*float64 `json:"reference_first_values"`
-	}{(*plain)(t), t.OK(), allFinite(t.Got), allFinite(t.Ref)})
-}
-
-// allFinite has null for NaN and infinity.
-func allFinite(v []float64) []*float64 {
-	out := make([]*float64, len(v))
-	for i := range v {
-		out[i] = Finite(v[i])
-	}
-	return out
-}
-
-// Finite returns nil for NaN and infinity, which JSON cannot write.
-func Finite(v float64) *float64 {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return nil
-	}
-	return &v
+		OK bool `json:"ok"`
+	}{(*plain)(t), t.OK()})
 }

@@ -27,13 +27,13 @@ var stages = []string{"picture", "vae", "latents", "encode", "text", "tokenizer"
 
 // A Stage is a part of the pipeline.
 type Stage struct {
-	Name     string  `json:"name"`
-	OK       bool    `json:"ok"`
-	Tensors  int     `json:"tensors"`
-	Failing  int     `json:"failing"`
-	Free     float64 `json:"free"`     // the largest relative L2, or error of statistics
-	Isolated float64 `json:"isolated"` // the largest relative L2 of a module's own error
-	Worst    string  `json:"worst,omitempty"`
+	Name     string `json:"name"`
+	OK       bool   `json:"ok"`
+	Tensors  int    `json:"tensors"`
+	Failing  int    `json:"failing"`
+	Free     Number `json:"free"`     // the largest relative L2, or error of statistics
+	Isolated Number `json:"isolated"` // the largest relative L2 of a module's own error
+	Worst    string `json:"worst,omitempty"`
 }
 
 // StageOf returns the stage that computes a tensor.

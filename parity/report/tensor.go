@@ -31,9 +31,9 @@ type Tensor struct {
 	// Stats compares statistics, if one side has no values. There are no readings then.
 	Stats *StatsDifference `json:"stats,omitempty"`
 
-	Got   []float64 `json:"first_values"`
-	Ref   []float64 `json:"reference_first_values"`
-	Hints []Hint    `json:"hints,omitempty"`
+	Got   []Number `json:"first_values"`
+	Ref   []Number `json:"reference_first_values"`
+	Hints []Hint   `json:"hints,omitempty"`
 	// HintLimits describes the part of a large tensor that hints were looked for in, or why no part
 	// was possible.
 	HintLimits string     `json:"hint_limits,omitempty"`
@@ -155,18 +155,18 @@ func (t *Tensor) ownOK() bool {
 
 // A Reading is one comparison of a tensor.
 type Reading struct {
+	OK bool `json:"ok"`
 	Difference
-	Tolerance Tolerance
-	OK        bool
+	Tolerance Tolerance `json:"allowed"`
 }
 
 // l2 returns the relative L2 error: 0 without a reading, infinite if a value is not finite.
-func (r *Reading) l2() float64 {
+func (r *Reading) l2() Number {
 	switch {
 	case r == nil:
 		return 0
 	case !r.Finite:
-		return math.Inf(1)
+		return Infinite
 	}
 	return r.L2
 }
@@ -189,7 +189,7 @@ func newReading(name string, got, want []float32, shape []int, tolerance Toleran
 
 // offByOne reports whether no pixel value differs by more than 1, and no more than a part of
 // them at all. Two may differ in any image, however small.
-func offByOne(got, want []float32, part float64) bool {
+func offByOne(got, want []float32, part Number) bool {
 	off := 0
 	for i, w := range want {
 		switch e := math.Abs(float64(got[i]) - float64(w)); {
@@ -199,7 +199,7 @@ func offByOne(got, want []float32, part float64) bool {
 			off++
 		}
 	}
-	return float64(off) <= max(2, part*float64(len(want)))
+	return Number(off) <= max(2, part*Number(len(want)))
 }
 
 // pixels matches the names of 8-bit images.
@@ -220,20 +220,20 @@ func channelAxis(name string, shape []int) int {
 }
 
 // First returns the first values, for people to look at.
-func First[T float32 | float64](values []T) []float64 {
-	out := make([]float64, min(previewed, len(values)))
+func First[T float32 | float64](values []T) []Number {
+	out := make([]Number, min(previewed, len(values)))
 	for i := range out {
-		out[i] = float64(values[i])
+		out[i] = Number(values[i])
 	}
 	return out
 }
 
 // A Histogram counts the values of both sides in bins of equal width.
 type Histogram struct {
-	Min       float64 `json:"min"`
-	Max       float64 `json:"max"`
-	Got       []int   `json:"got"`
-	Reference []int   `json:"reference"`
+	Min       Number `json:"min"`
+	Max       Number `json:"max"`
+	Got       []int  `json:"got"`
+	Reference []int  `json:"reference"`
 }
 
 const bins = 32
@@ -245,9 +245,9 @@ func histogram(got, want []float32) *Histogram {
 		for _, v := range values {
 			at := 0
 			if h.Max > h.Min {
-				at = min(bins-1, int(bins*((float64(v)-h.Min)/(h.Max-h.Min))))
+				at = min(bins-1, int(bins*((Number(v)-h.Min)/(h.Max-h.Min))))
 			}
-			if at >= 0 && !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0) {
+			if at >= 0 && Number(v).Finite() {
 				counts[at]++
 			}
 		}

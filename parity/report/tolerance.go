@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path"
 	"slices"
@@ -18,12 +17,12 @@ import (
 
 // A Tolerance limits the error of a tensor, for one device, dtype and stage.
 type Tolerance struct {
-	Max      float64 // largest error over the largest reference value
-	L2       float64 // norm of the error over the reference's norm
-	Channel  float64 // L2 of each channel; 0 is no limit
-	ATol     float64 // only counts values, see Difference.Over
-	RTol     float64 // only counts values
-	OffByOne float64 // part of an image's values that may differ by 1
+	Max      Number `json:"max"`        // largest error over the largest reference value
+	L2       Number `json:"l2"`         // norm of the error over the reference's norm
+	Channel  Number `json:"channel_l2"` // L2 of each channel; 0 is no limit
+	ATol     Number `json:"-"`          // only counts values, see Difference.Over
+	RTol     Number `json:"-"`          // only counts values
+	OffByOne Number `json:"-"`          // part of an image's values that may differ by 1
 }
 
 // Float32 is the tolerance of a module in float32 on a CPU, given the reference's inputs. A looser
@@ -38,18 +37,18 @@ type Table struct {
 
 // A Rule sets some limits for the tensors that it matches. Later rules override earlier ones.
 type Rule struct {
-	Comment  string   `json:"comment,omitempty"`
-	Device   string   `json:"device,omitempty"` // cpu, or gpu for either backend of one
-	Dtype    string   `json:"dtype,omitempty"`
-	Stage    string   `json:"stage,omitempty"`
-	Reading  string   `json:"reading,omitempty"`
-	Tensor   string   `json:"tensor,omitempty"` // a pattern of names (path.Match)
-	Max      *float64 `json:"max,omitempty"`
-	L2       *float64 `json:"l2,omitempty"`
-	Channel  *float64 `json:"channel,omitempty"`
-	ATol     *float64 `json:"atol,omitempty"`
-	RTol     *float64 `json:"rtol,omitempty"`
-	OffByOne *float64 `json:"off_by_one,omitempty"`
+	Comment  string  `json:"comment,omitempty"`
+	Device   string  `json:"device,omitempty"` // cpu, or gpu for either backend of one
+	Dtype    string  `json:"dtype,omitempty"`
+	Stage    string  `json:"stage,omitempty"`
+	Reading  string  `json:"reading,omitempty"`
+	Tensor   string  `json:"tensor,omitempty"` // a pattern of names (path.Match)
+	Max      *Number `json:"max,omitempty"`
+	L2       *Number `json:"l2,omitempty"`
+	Channel  *Number `json:"channel,omitempty"`
+	ATol     *Number `json:"atol,omitempty"`
+	RTol     *Number `json:"rtol,omitempty"`
+	OffByOne *Number `json:"off_by_one,omitempty"`
 }
 
 //go:embed tolerances.json
@@ -105,8 +104,8 @@ func parseTable(data []byte) (*Table, error) {
 		if _, err := path.Match(r.Tensor, ""); err != nil {
 			return nil, fmt.Errorf("rule %d: tensor %q: %w", i+1, r.Tensor, err)
 		}
-		for _, v := range []*float64{r.Max, r.L2, r.Channel, r.ATol, r.RTol, r.OffByOne} {
-			if v != nil && !(*v >= 0 && *v <= math.MaxFloat64) {
+		for _, v := range []*Number{r.Max, r.L2, r.Channel, r.ATol, r.RTol, r.OffByOne} {
+			if v != nil && !(*v >= 0 && v.Finite()) {
 				return nil, fmt.Errorf("rule %d: %g must be a number from 0", i+1, *v)
 			}
 		}
@@ -117,7 +116,7 @@ func parseTable(data []byte) (*Table, error) {
 // For returns the tolerance of a tensor of a stage in a reading, computed by a backend of MLX.
 func (t *Table) For(backend mlx.Backend, dtype, stage, reading, tensor string) Tolerance {
 	var out Tolerance
-	set := func(field *float64, value *float64) {
+	set := func(field *Number, value *Number) {
 		if value != nil {
 			*field = *value
 		}

@@ -15,7 +15,7 @@ func TestTolerances(t *testing.T) {
 	for _, c := range []struct {
 		backend          mlx.Backend
 		dtype, stage     string
-		max, l2, channel float64
+		max, l2, channel Number
 	}{
 		{mlx.BackendCPU, "float32", "step", 2e-5, 1e-5, 1e-5},
 		{mlx.BackendMetal, "bfloat16", "step", 2e-2, 1e-2, 3e-2},

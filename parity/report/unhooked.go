@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +15,7 @@ type Unhooked struct {
 	// Tensor is the first that differs beyond rounding: latents@STEP or image.
 	Tensor string   `json:"tensor,omitempty"`
 	Error  *Reading `json:"error,omitempty"` // of Tensor; nil if the run without hooks lacks it
-	L2     float64  `json:"l2"`              // the largest of the tensors before it
+	L2     Number   `json:"l2"`              // the largest of the tensors before it
 	// Operations counts the fused operations that were compared with the modules that they stand for,
 	// given the same inputs.
 	Operations int `json:"operations"`
@@ -29,11 +28,11 @@ type Unhooked struct {
 
 // A FusedDifference is a fused operation that computes something else than its modules.
 type FusedDifference struct {
-	Module    string  `json:"module"`    // with its step and call
-	Operation string  `json:"operation"` // the function that has both forms
-	Max       float64 `json:"max_abs"`
-	MaxRef    float64 `json:"max_reference"`
-	L2        float64 `json:"l2"`
+	Module    string `json:"module"`    // with its step and call
+	Operation string `json:"operation"` // the function that has both forms
+	Max       Number `json:"max_abs"`
+	MaxRef    Number `json:"max_reference"`
+	L2        Number `json:"l2"`
 }
 
 // Compare compares a tensor of the run without hooks with that of the run with them, and reports whether
@@ -105,15 +104,4 @@ func (u *Unhooked) Print(b *strings.Builder) {
 	if u != nil {
 		b.WriteString("without hooks: " + u.Text() + "\n")
 	}
-}
-
-// MarshalJSON writes NaN and infinity as null.
-func (f *FusedDifference) MarshalJSON() ([]byte, error) {
-	type plain FusedDifference
-	return json.Marshal(struct {
-		*plain
-		Max    *float64 `json:"max_abs"`
-		MaxRef *float64 `json:"max_reference"`
-		L2     *float64 `json:"l2"`
-	}{(*plain)(f), Finite(f.Max), Finite(f.MaxRef), Finite(f.L2)})
 }

@@ -59,9 +59,9 @@ type Others struct {
 
 // A Child is a module inside the one that diverges, and its own error.
 type Child struct {
-	Module string  `json:"module"`
-	OK     bool    `json:"ok"`
-	L2     float64 `json:"l2"`
+	Module string `json:"module"`
+	OK     bool   `json:"ok"`
+	L2     Number `json:"l2"`
 }
 
 func (r *Report) verdict() Verdict {

@@ -1,6 +1,7 @@
 package rounding
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,33 +25,33 @@ const decodedImage = "vae.decode.out"
 type BitsOptions struct {
 	parity.Options
 	// Error is the largest relative L2 error of the decoded image that is allowed.
-	Error float64
+	Error report.Number
 	// Tried is called after every run with low modules, with its error.
-	Tried func(runs int, e float64)
+	Tried func(runs int, e report.Number)
 }
 
 // A BitsReport lists the modules that must keep a higher precision than the others.
 type BitsReport struct {
-	Run          string  `json:"run"`
-	Model        string  `json:"model"`
-	Device       string  `json:"device"`
-	Dtype        string  `json:"dtype"`                  // of low modules
-	Quantization string  `json:"quantization,omitempty"` // of the weights of low modules
-	KeptDtype    string  `json:"kept_dtype"`             // of the modules that are kept
-	Allowed      float64 `json:"allowed_error"`
-	AllLow       float64 `json:"all_low_error"`  // if all modules are low
-	AllKept      float64 `json:"all_kept_error"` // if all are kept
-	Error        float64 `json:"error"`          // if all but Keep are low
-	Modules      int     `json:"modules"`        // that could be low
-	Runs         int     `json:"runs"`
-	Keep         []Kept  `json:"keep"`
-	OK           bool    `json:"ok"` // the allowed error can be reached
+	Run          string        `json:"run"`
+	Model        string        `json:"model"`
+	Device       string        `json:"device"`
+	Dtype        string        `json:"dtype"`                  // of low modules
+	Quantization string        `json:"quantization,omitempty"` // of the weights of low modules
+	KeptDtype    string        `json:"kept_dtype"`             // of the modules that are kept
+	Allowed      report.Number `json:"allowed_error"`
+	AllLow       report.Number `json:"all_low_error"`  // if all modules are low
+	AllKept      report.Number `json:"all_kept_error"` // if all are kept
+	Error        report.Number `json:"error"`          // if all but Keep are low
+	Modules      int           `json:"modules"`        // that could be low
+	Runs         int           `json:"runs"`
+	Keep         []Kept        `json:"keep"`
+	OK           bool          `json:"ok"` // the allowed error can be reached
 }
 
 // A Kept is a module that must be kept, without the modules inside it.
 type Kept struct {
-	Module string  `json:"module"`
-	Error  float64 `json:"error"` // of the image if only this module is low
+	Module string        `json:"module"`
+	Error  report.Number `json:"error"` // of the image if only this module is low
 }
 
 // ErrMemory is wrapped by errors about comparisons that do not fit into memory.
@@ -219,7 +220,7 @@ func (s *bitsSearch) generate(hook func(hooks.Tap) *mlx.Array) (values []float32
 
 // errorOf returns the error of the image if the modules of some groups are low, besides those that
 // already are. It is infinite if the image is not finite.
-func (s *bitsSearch) errorOf(groups ...group) (float64, error) {
+func (s *bitsSearch) errorOf(groups ...group) (report.Number, error) {
 	low := maps.Clone(s.low)
 	for _, g := range groups {
 		for _, m := range g.modules {
@@ -242,7 +243,7 @@ func (s *bitsSearch) errorOf(groups ...group) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	e := math.Inf(1)
+	e := report.Infinite
 	if values != nil {
 		e = report.RelativeL2(values, s.truth)
 	}
@@ -261,16 +262,8 @@ func (s *bitsSearch) narrow(r *BitsReport, all group) error {
 		if err := s.measure(left); err != nil {
 			return err
 		}
-		cost := func(g group) float64 { return g.error / float64(len(g.modules)) }
-		slices.SortStableFunc(left, func(a, b group) int {
-			switch x, y := cost(a), cost(b); {
-			case x < y:
-				return -1
-			case x > y:
-				return 1
-			}
-			return 0
-		})
+		cost := func(g group) report.Number { return g.error / report.Number(len(g.modules)) }
+		slices.SortStableFunc(left, func(a, b group) int { return cmp.Compare(cost(a), cost(b)) })
 		var err error
 		if left, err = s.fill(r, left); err != nil {
 			return err
@@ -336,7 +329,7 @@ func (s *bitsSearch) fill(r *BitsReport, groups []group) (left []group, err erro
 	s.lower(groups[:n]...)
 	for _, g := range groups[n:] {
 		ok := false
-		if math.Hypot(r.Error, g.error) <= 1.1*s.Error {
+		if math.Hypot(float64(r.Error), float64(g.error)) <= 1.1*float64(s.Error) {
 			if ok, err = within(g); err != nil {
 				return nil, err
 			}

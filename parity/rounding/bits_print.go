@@ -1,7 +1,6 @@
 package rounding
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -41,7 +40,7 @@ func (r *BitsReport) Print(w io.Writer, all bool) error {
 func (r *BitsReport) table(b *strings.Builder, all bool) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "keep\tmodules\terror if low alone")
-	errors := map[string]float64{}
+	errors := map[string]report.Number{}
 	var names []string
 	for _, k := range r.Keep {
 		names = append(names, k.Module)
@@ -55,30 +54,11 @@ func (r *BitsReport) table(b *strings.Builder, all bool) {
 		return
 	}
 	for _, k := range report.Kinds(names) {
-		worst := 0.0
+		worst := report.Number(0)
 		for _, m := range k.Modules {
 			worst = max(worst, errors[m])
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\n", k.Name, len(k.Modules), report.ErrorText(worst))
 	}
 	t.Flush()
-}
-
-// MarshalJSON writes infinite errors as null.
-func (r *BitsReport) MarshalJSON() ([]byte, error) {
-	type plain BitsReport
-	return json.Marshal(struct {
-		*plain
-		AllLow  *float64 `json:"all_low_error"`
-		AllKept *float64 `json:"all_kept_error"`
-		Error   *float64 `json:"error"`
-	}{(*plain)(r), report.Finite(r.AllLow), report.Finite(r.AllKept), report.Finite(r.Error)})
-}
-
-// MarshalJSON writes an infinite error as null.
-func (k Kept) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Module string   `json:"module"`
-		Error  *float64 `json:"error"`
-	}{k.Module, report.Finite(k.Error)})
 }

@@ -34,7 +34,7 @@ func TestSearchBits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := whole.Find(decodedImage).Free.L2; math.Abs(e-r.AllLow) > 1e-4*e {
+	if e := whole.Find(decodedImage).Free.L2; math.Abs(float64(e-r.AllLow)) > 1e-4*float64(e) {
 		t.Errorf("an error of %g with all modules low, %g of a quantized model", r.AllLow, e)
 	}
 	// a smaller error takes more modules, and none at all if it is large enough
@@ -75,14 +75,14 @@ func TestSearchBitsOverflow(t *testing.T) {
 	var kept []string
 	for _, k := range r.Keep {
 		kept = append(kept, k.Module)
-		if !math.IsInf(k.Error, 1) {
+		if !math.IsInf(float64(k.Error), 1) {
 			t.Errorf("%s: error %g, expected infinity", k.Module, k.Error)
 		}
 	}
 	if want := []string{"transformer.layers.1.feed_forward", "transformer.layers.1.feed_forward.w2"}; !slices.Equal(kept, want) {
 		t.Errorf("kept %q, expected %q", kept, want)
 	}
-	if !r.OK || !math.IsInf(r.AllLow, 1) || r.Error > 0.01 || r.Runs > 60 {
+	if !r.OK || !math.IsInf(float64(r.AllLow), 1) || r.Error > 0.01 || r.Runs > 60 {
 		t.Errorf("errors %g, %g after %d runs", r.AllLow, r.Error, r.Runs)
 	}
 	data, err := json.Marshal(r)

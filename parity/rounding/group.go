@@ -1,13 +1,17 @@
 package rounding
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/gomflux/gomflux/parity/report"
+)
 
 // A group is a module and those inside it, or one module alone.
 type group struct {
-	name    string   // the path that its modules begin with
-	modules []string // sorted
-	error   float64  // of the image if it alone is low
-	known   bool     // error was measured
+	name    string        // the path that its modules begin with
+	modules []string      // sorted
+	error   report.Number // of the image if it alone is low
+	known   bool          // error was measured
 }
 
 // split returns the parts of a group: the module itself, and a group for each module right inside

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -31,7 +30,7 @@ type CompareOptions struct {
 	Precise string
 	// Limit is the largest error that is allowed, as a multiple of the reference's; 0 is
 	// MostRounding.
-	Limit float64
+	Limit report.Number
 }
 
 // A Report compares three runs: a reference in float32, the same reference in fewer bits,
@@ -44,7 +43,7 @@ type Report struct {
 	Dtype        string         `json:"dtype"`
 	RefDtype     string         `json:"reference_dtype"`
 	Quantization string         `json:"quantization,omitempty"`
-	Limit        float64        `json:"limit"`
+	Limit        report.Number  `json:"limit"`
 	Verdict      report.Verdict `json:"verdict"`
 	// Unhooked compares the run without hooks; nil without the reading from the start.
 	Unhooked *report.Unhooked `json:"unhooked,omitempty"`
@@ -58,18 +57,18 @@ type Report struct {
 
 // Errors has the errors of a tensor in ours and in the reference.
 type Errors struct {
-	Module    string  `json:"module"` // or the value of the pipeline
-	Tensor    string  `json:"tensor"` // the module's tensor with the largest multiple
-	Stage     string  `json:"stage"`
-	Reference float64 `json:"reference"` // the reference's error
-	Ours      float64 `json:"ours"`
+	Module    string        `json:"module"` // or the value of the pipeline
+	Tensor    string        `json:"tensor"` // the module's tensor with the largest multiple
+	Stage     string        `json:"stage"`
+	Reference report.Number `json:"reference"` // the reference's error
+	Ours      report.Number `json:"ours"`
 	// Multiple is our error as a multiple of the reference's.
-	Multiple float64 `json:"multiple"`
+	Multiple report.Number `json:"multiple"`
 	// Quantized is the part of quantized weights in our error, as such a multiple, and Rounding
 	// the remaining error. Without quantization Rounding is Multiple.
-	Quantized float64 `json:"quantized,omitempty"`
-	Rounding  float64 `json:"rounding"`
-	OK        bool    `json:"ok"`
+	Quantized report.Number `json:"quantized,omitempty"`
+	Rounding  report.Number `json:"rounding"`
+	OK        bool          `json:"ok"`
 }
 
 // Compare judges a run by the reference's own rounding errors, for which it needs the
@@ -210,7 +209,7 @@ func (p *comparison) own(ctx context.Context) (ok bool, err error) {
 // checkModel returns an error if the reference's errors are not those of rounding, so that its two
 // runs are of different models.
 func (r *Report) checkModel() error {
-	var errors []float64
+	var errors []report.Number
 	for _, m := range r.Modules {
 		errors = append(errors, m.Reference)
 	}
@@ -316,15 +315,15 @@ func (x *Errors) split(exact, quantized, ours []float32) {
 }
 
 // multiple returns an error as a multiple of another one.
-func multiple(e, of float64) float64 {
-	if math.IsInf(e, 0) && math.IsInf(of, 0) {
+func multiple(e, of report.Number) report.Number {
+	if e == report.Infinite && of == report.Infinite {
 		return 1
 	}
 	return report.Ratio(e, of)
 }
 
 // unitRoundoff is the largest relative error of rounding a value to a dtype.
-var unitRoundoff = map[mlx.Dtype]float64{mlx.BFloat16: 1.0 / (1 << 8), mlx.Float16: 1.0 / (1 << 11)}
+var unitRoundoff = map[mlx.Dtype]report.Number{mlx.BFloat16: 1.0 / (1 << 8), mlx.Float16: 1.0 / (1 << 11)}
 
 // add keeps the largest multiple of each module.
 func (p *comparison) add(x *Errors) {
@@ -367,4 +366,4 @@ func (r *Report) judge() {
 	}
 }
 
-func times(m float64) string { return fmt.Sprintf("%.3g", m) }
+func times(m report.Number) string { return fmt.Sprintf("%.3g", m) }

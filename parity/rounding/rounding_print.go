@@ -2,7 +2,6 @@ package rounding
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -88,18 +87,4 @@ func table(b *strings.Builder, title string, rows []*Errors, split bool) {
 		fmt.Fprintln(t, line)
 	}
 	t.Flush()
-}
-
-// MarshalJSON writes infinite errors as null.
-func (x *Errors) MarshalJSON() ([]byte, error) {
-	type plain Errors
-	return json.Marshal(struct {
-		*plain
-		Reference *float64 `json:"reference"`
-		Ours      *float64 `json:"ours"`
-		Multiple  *float64 `json:"multiple"`
-		Quantized *float64 `json:"quantized,omitempty"`
-		Rounding  *float64 `json:"rounding"`
-	}{(*plain)(x), report.Finite(x.Reference), report.Finite(x.Ours), report.Finite(x.Multiple),
-		report.Finite(x.Quantized), report.Finite(x.Rounding)})
 }

@@ -31,8 +31,8 @@ func in(dtype mlx.Dtype) CompareOptions {
 }
 
 // medianRounding returns the median of the modules' rounding errors.
-func medianRounding(r *Report) float64 {
-	var all []float64
+func medianRounding(r *Report) report.Number {
+	var all []report.Number
 	for _, m := range r.Modules {
 		all = append(all, m.Rounding)
 	}
@@ -45,7 +45,7 @@ func TestCompare(t *testing.T) {
 		name     string
 		options  CompareOptions
 		quantize *mlx.Quantization
-		min, max float64 // of the median
+		min, max report.Number // of the median
 	}{
 		{"bfloat16", in(mlx.BFloat16), nil, 0.8, 1.3},
 		{"float16", in(mlx.Float16), nil, 0.05, 0.3},
@@ -64,7 +64,7 @@ func TestCompare(t *testing.T) {
 			if m := medianRounding(r); m < c.min || m > c.max {
 				t.Errorf("median rounding error %g, expected %g to %g", m, c.min, c.max)
 			}
-			worst := 0.0
+			worst := report.Number(0)
 			for _, m := range r.Modules {
 				worst = max(worst, m.Quantized)
 			}

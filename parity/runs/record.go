@@ -103,14 +103,14 @@ func (s *Session) records() bool { return s.run != nil && s.failed == nil }
 
 // visit remembers a tensor's name, and records the tensor if it is wanted. A failure to record it
 // does not end the run, since the image matters more.
-func (s *Session) visit(t hooks.Tap) error {
+func (s *Session) visit(t hooks.Tap) {
 	full := t.FullName()
 	if !s.known[full] {
 		s.known[full] = true
 		s.seen = append(s.seen, full)
 	}
 	if !s.records() {
-		return nil
+		return
 	}
 	d, _ := nn.FileDtype(t.Output.Dtype())
 	tensor := checkpoint.Tensor{Name: full, Dtype: d, Shape: t.Output.Shape()}
@@ -121,7 +121,6 @@ func (s *Session) visit(t hooks.Tap) error {
 	if err != nil {
 		s.stop(err)
 	}
-	return nil
 }
 
 // record records a tensor.

@@ -191,8 +191,6 @@ func (c *client) json(ctx context.Context, method, path string, body, answer any
 
 // An event has the fields of all events that are read.
 type event struct {
-	State   string
-	Ahead   int
 	Created time.Time
 	Started time.Time
 	Ended   time.Time

@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/tuning"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -96,7 +97,7 @@ func (r *benchReport) finish(times map[string]*benchTimes) {
 			later = []float64{t.first}
 		}
 		p := benchPhase{
-			Name: name, First: rounded(t.first, 6), Steady: rounded(median(later), 6), Min: rounded(slices.Min(later), 6),
+			Name: name, First: rounded(t.first, 6), Steady: rounded(tuning.Median(later), 6), Min: rounded(slices.Min(later), 6),
 			Max: rounded(slices.Max(later), 6),
 		}
 		flops := 0.0
@@ -111,14 +112,13 @@ func (r *benchReport) finish(times map[string]*benchTimes) {
 			flops = r.decodeFLOPs
 		}
 		if flops > 0 {
-			p.TFLOP, p.Speed = flops/1e12, flops/1e12/median(later)
+			p.TFLOP, p.Speed = flops/1e12, flops/1e12/tuning.Median(later)
 			p.Share = rounded(p.Speed/r.Matmul, 4)
 		}
 		r.Phases = append(r.Phases, p)
 	}
 }
 
-// Text implements ui.Result.
 func (r *benchReport) Text(p *ui.Page) {
 	if r.share {
 		r.shareText(p)
@@ -249,12 +249,6 @@ func (r *benchReport) resultsText(p *ui.Page) {
 	if r.operations > 0 {
 		line("operations", "%d in a step", r.operations)
 	}
-}
-
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	n := len(v)
-	return (v[(n-1)/2] + v[n/2]) / 2
 }
 
 // rounded rounds to a number of digits after the point.

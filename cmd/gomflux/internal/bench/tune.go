@@ -107,7 +107,6 @@ func (r *tuneReport) measure(lib mlx.Library, rounds int, out *ui.Output) error 
 	return err
 }
 
-// Text implements ui.Result.
 func (r *tuneReport) Text(p *ui.Page) {
 	if r.share {
 		p.Printf("```\ngomflux bench --tune\n")

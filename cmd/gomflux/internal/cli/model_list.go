@@ -236,7 +236,6 @@ func QuantizationText(name string) string {
 // A ModelList is what models and list print.
 type ModelList []ListedModel
 
-// Text implements ui.Result.
 func (list ModelList) Text(p *ui.Page) {
 	width := 0
 	for _, m := range list {

@@ -77,5 +77,4 @@ func NewVersionInfo(ctx context.Context, addresses []string) VersionInfo {
 	return v
 }
 
-// Text implements ui.Result.
 func (VersionInfo) Text(p *ui.Page) { p.Printf("%s\n", Version()) }

@@ -109,7 +109,6 @@ type terminatedList struct {
 	DryRun   bool              `json:"-"`
 }
 
-// Text implements ui.Result.
 func (l terminatedList) Text(p *ui.Page) {
 	for _, s := range l.Sessions {
 		if l.DryRun {

@@ -49,12 +49,10 @@ func line(p *ui.Page, format string, args ...any) {
 	p.Printf("%s\n", ui.Escape(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " ")))
 }
 
-// Text implements ui.Result.
 func (s startedSession) Text(p *ui.Page) {
 	line(p, "session %s: %s (gomflux debug continue begins)", s.Session, notBegun)
 }
 
-// Text implements ui.Result.
 func (s progressed) Text(p *ui.Page) {
 	watchedText(p, s.Watched)
 	switch {
@@ -179,10 +177,8 @@ func neverHitText(p *ui.Page, s protocol.Status) {
 	}
 }
 
-// Text implements ui.Result.
 func (b setBreakpoint) Text(p *ui.Page) { line(p, "%s", pointText(b.Breakpoint)) }
 
-// Text implements ui.Result.
 func (b breakpointList) Text(p *ui.Page) {
 	for _, one := range b.Breakpoints.Breakpoints {
 		hits := "no hits"
@@ -196,7 +192,6 @@ func (b breakpointList) Text(p *ui.Page) {
 	}
 }
 
-// Text implements ui.Result.
 func (r removedPoints) Text(p *ui.Page) {
 	var numbers []string
 	for _, n := range r.Removed.Removed {
@@ -212,7 +207,6 @@ func (r removedPoints) Text(p *ui.Page) {
 	}
 }
 
-// Text implements ui.Result.
 func (l stopPlace) Text(p *ui.Page) {
 	class := ""
 	if l.Class != "" {
@@ -282,7 +276,6 @@ func codeLines(c *runs.CodeContext) (lines []traceCodeLine) {
 	return lines
 }
 
-// Text implements ui.Result.
 func (e evaluated) Text(p *ui.Page) {
 	for _, text := range e.Output {
 		line(p, "%s", text)
@@ -292,23 +285,18 @@ func (e evaluated) Text(p *ui.Page) {
 	}
 }
 
-// Text implements ui.Result.
 func (s savedTensor) Text(p *ui.Page) { line(p, "%s saved in %s", s.Name, s.File) }
 
-// Text implements ui.Result.
 func (r replacedTensor) Text(p *ui.Page) { line(p, "%s is replaced by %s", r.Name, r.Source) }
 
-// Text implements ui.Result.
 func (l sessionLog) Text(p *ui.Page) {
 	for _, text := range l.Lines {
 		line(p, "%s", text)
 	}
 }
 
-// Text implements ui.Result.
 func (t terminated) Text(p *ui.Page) { line(p, "session %s is terminated", t.Session) }
 
-// Text implements ui.Result.
 func (l sessionList) Text(p *ui.Page) {
 	if len(l.Sessions) == 0 {
 		line(p, "no sessions")
@@ -331,7 +319,6 @@ func commandText(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// Text implements ui.Result.
 func (c cleanedSessions) Text(p *ui.Page) {
 	is := "is"
 	if c.DryRun {
@@ -356,7 +343,6 @@ func (c cleanedSessions) what() string {
 
 const shownOutput = 5 // lines of a failed run's output
 
-// Text implements ui.Result.
 func (s sessionState) Text(p *ui.Page) {
 	line(p, "session %s (%s): %s", s.Session, s.Side, stateText(s.Status))
 	watchedText(p, s.Watched)

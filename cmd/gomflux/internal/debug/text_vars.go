@@ -12,7 +12,6 @@ import (
 // stopVariables are what debug vars prints.
 type stopVariables struct{ protocol.Variables }
 
-// Text implements ui.Result.
 func (v stopVariables) Text(p *ui.Page) {
 	var t ui.Table
 	t.Row("NAME", "DTYPE", "SHAPE", "min", "max", "mean", "std", "nan", "inf", "first values")

@@ -85,7 +85,7 @@ func (o *debugTraceOptions) print(out *ui.Output) error {
 	if err != nil {
 		return err
 	}
-	report := newTraceReport(file)
+	report := &traceReport{SessionID: file.Time, File: file.Path, Breakpoints: []tracePoint{}, Steps: []traceStep{}}
 	faults, err := file.Read(func(l protocol.TraceLine) error {
 		report.add(l, o.grep == "" || hasText(l, o.grep))
 		return nil
@@ -129,7 +129,6 @@ func textsOf(all []string, v any) []string {
 	return all
 }
 
-// Text implements ui.Result.
 func (r *traceReport) Text(p *ui.Page) {
 	if len(r.lines) == 0 {
 		return

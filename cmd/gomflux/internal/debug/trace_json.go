@@ -65,10 +65,6 @@ type traceCodeLine struct {
 	Text string `json:"text"`
 }
 
-func newTraceReport(f protocol.TraceFile) *traceReport {
-	return &traceReport{SessionID: f.Time, File: f.Path, Breakpoints: []tracePoint{}, Steps: []traceStep{}}
-}
-
 // add adds a line of the trace. Lines that are not shown count only for the times.
 func (r *traceReport) add(l protocol.TraceLine, shown bool) {
 	if r.StartTime == "" {

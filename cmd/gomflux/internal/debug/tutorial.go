@@ -71,7 +71,6 @@ type tutorialStep struct {
 	Output   []string `json:"output,omitempty"` // of each command
 }
 
-// Text implements ui.Result.
 func (t tutorialPage) Text(p *ui.Page) {
 	if t.Problem != "" {
 		line(p, "%s", t.Problem)

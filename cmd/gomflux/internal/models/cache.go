@@ -72,7 +72,6 @@ type cacheUsage struct {
 	Limit  int64  `json:"limit_bytes"`
 }
 
-// Text implements ui.Result.
 func (u cacheUsage) Text(p *ui.Page) {
 	field := p.Fields(8)
 	field("folder", "%s", quote.Printable(catalog.TildePath(u.Folder)))

@@ -97,7 +97,6 @@ type decodeSeconds struct {
 	Save   float64 `json:"save"`
 }
 
-// Text implements ui.Result.
 func (d *decoded) Text(p *ui.Page) { p.Printf("%s\n", d.File) }
 
 func (o *decodeOptions) run(ctx context.Context, out *ui.Output, arg string) error {

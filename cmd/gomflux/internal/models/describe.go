@@ -72,7 +72,6 @@ type described struct {
 	Seconds     float64 `json:"seconds"`
 }
 
-// Text implements ui.Result.
 func (d *described) Text(p *ui.Page) { p.Printf("%s\n", ui.Plain(d.Description)) }
 
 func (o *describeOptions) run(ctx context.Context, out *ui.Output, name string) error {

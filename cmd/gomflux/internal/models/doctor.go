@@ -295,7 +295,6 @@ func (d deviceInfo) text() string {
 	return text
 }
 
-// Text implements ui.Result.
 func (d *diagnosis) Text(p *ui.Page) {
 	line := p.Fields(12)
 	line("program", "%s", d.Program)

@@ -148,7 +148,6 @@ var infoOrder = []string{
 	"seconds", "version",
 }
 
-// Text implements ui.Result.
 func (i *imageInfo) Text(p *ui.Page) {
 	if i.again {
 		p.Printf("\n")

@@ -46,16 +46,8 @@ type (
 		problem   string
 	}
 	comparedTensor struct {
-		Name      string           `json:"name"`
-		Dtype     string           `json:"dtype"`
-		Other     string           `json:"other_dtype"`
-		Shape     []int            `json:"shape"`
-		Relative  checkpoint.Float `json:"relative_error"`
-		MaxAbs    checkpoint.Float `json:"max_abs"`
-		Cosine    checkpoint.Float `json:"cosine"`
-		Differing int              `json:"differing"` // elements
-		Problem   string           `json:"problem,omitempty"`
-		Within    bool             `json:"within_tolerance"`
+		*inspect.TensorDifference
+		Within bool `json:"within_tolerance"`
 	}
 )
 
@@ -128,9 +120,7 @@ func newComparison(c *inspect.Comparison, model, other string, tolerance float64
 			}
 			part.Roles.add(inspect.RoleOf(d.Name), d, within)
 			part.Layers.add(inspect.LayerOf(d.Name), d, within)
-			part.Tensors = append(part.Tensors, comparedTensor{
-				d.Name, d.DtypeA, d.DtypeB, d.Shape, d.Relative, d.MaxAbs, d.Cosine, d.Differing, d.Mismatch, within,
-			})
+			part.Tensors = append(part.Tensors, comparedTensor{d, within})
 		}
 		r.Components = append(r.Components, part)
 	}
@@ -157,7 +147,6 @@ func (g *comparedGroups) add(name string, d *inspect.TensorDifference, within bo
 	}
 }
 
-// Text implements ui.Result.
 func (r *comparison) Text(p *ui.Page) {
 	for i, c := range r.Components {
 		if i > 0 {
@@ -209,12 +198,12 @@ func number3(f checkpoint.Float) string { return fmt.Sprintf("%.3g", float64(f))
 func (c *comparedPart) table() ui.Table {
 	t := ui.Table{{"tensor", "dtypes", "elements that differ", "relative error", "largest difference", "cosine"}}
 	for _, d := range c.Tensors {
-		dtypes := d.Dtype
-		if d.Other != d.Dtype {
-			dtypes += ", " + d.Other
+		dtypes := d.DtypeA
+		if d.DtypeB != d.DtypeA {
+			dtypes += ", " + d.DtypeB
 		}
-		if d.Problem != "" {
-			t.Row(d.Name, dtypes, d.Problem, "-", "-", "-")
+		if d.Mismatch != "" {
+			t.Row(d.Name, dtypes, d.Mismatch, "-", "-", "-")
 			continue
 		}
 		cosine := fmt.Sprintf("%.7g", float64(d.Cosine))

@@ -113,7 +113,6 @@ func newLoadedModel(l *inspect.LoadedModel, where *openWeights) *loadedModel {
 	return r
 }
 
-// Text implements ui.Result.
 func (r *loadedModel) Text(p *ui.Page) {
 	for _, c := range r.Components {
 		p.Table(c.table())

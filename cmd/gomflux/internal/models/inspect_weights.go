@@ -90,7 +90,6 @@ func newInspection(w *openWeights, all bool) *inspection {
 	return r
 }
 
-// Text implements ui.Result.
 func (r *inspection) Text(p *ui.Page) {
 	t := ui.Table{{"component", "tensors", "parameters", "dtype", "size", "values", "std"}}
 	for _, c := range r.Components {

@@ -51,7 +51,6 @@ func fitMacs(ctx context.Context, gib []int) (list macModels, err error) {
 	return list, err
 }
 
-// Text implements ui.Result.
 func (list macModels) Text(p *ui.Page) {
 	var table ui.Table
 	for i, m := range list {

@@ -60,8 +60,8 @@ func NewRoundtripCommand() *cobra.Command {
 		Args: cli.OneArg("an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.write = cmd.Flags().Changed("output")
-			if err := o.validate(); err != nil {
-				return err
+			if o.Overwrite && !o.write {
+				return cli.UsageErrorf("--overwrite has no effect without --output")
 			}
 			return o.run(cmd.Context(), o.Out(cmd), args[0])
 		},
@@ -73,13 +73,6 @@ func NewRoundtripCommand() *cobra.Command {
 	o.AddCompute(f)
 	o.AddJSON(f, "a JSON object")
 	return cmd
-}
-
-func (o *roundtripOptions) validate() error {
-	if !o.write && o.Overwrite {
-		return cli.UsageErrorf("--overwrite has no effect without --output")
-	}
-	return nil
 }
 
 // A roundtrip is what roundtrip prints.
@@ -201,7 +194,6 @@ func (r *roundtrip) compare(img, back *image.RGBA) error {
 	return err
 }
 
-// Text implements ui.Result.
 func (r *roundtrip) Text(p *ui.Page) {
 	line := p.Fields(9)
 	line("image", "%s (%v, %dx%d)", quote.Printable(r.Picture.File), r.Picture.Format, r.Picture.Width, r.Picture.Height)

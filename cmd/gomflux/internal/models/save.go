@@ -199,7 +199,6 @@ func newSaved(r *gomflux.SaveReport, folder string, took time.Duration) *saved {
 	return s
 }
 
-// Text implements ui.Result.
 func (s *saved) Text(p *ui.Page) { p.Printf("%s\n", s.folder) }
 
 // noteSaved prints what was saved, and the layers with the largest errors.

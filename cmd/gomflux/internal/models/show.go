@@ -173,7 +173,6 @@ func hashOf(ctx context.Context, files fs.FS, path string) (string, error) {
 	return filehash.Sum(ctx, f)
 }
 
-// Text implements ui.Result.
 func (m *ShownModel) Text(p *ui.Page) {
 	field := p.Fields(9)
 	line := func(name, text string) {

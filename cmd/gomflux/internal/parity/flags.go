@@ -58,7 +58,6 @@ type parityReport struct {
 	all bool
 }
 
-// Text implements ui.Result.
 func (r parityReport) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
 
 // print prints a report, and fails if something differs.

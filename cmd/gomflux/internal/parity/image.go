@@ -86,7 +86,6 @@ func compareFiles(name, reference string) (*imageComparison, error) {
 	return c, nil
 }
 
-// Text implements ui.Result.
 func (c *imageComparison) Text(p *ui.Page) {
 	psnr := math.Inf(1)
 	if c.PSNR != nil {

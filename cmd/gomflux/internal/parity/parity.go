@@ -208,7 +208,6 @@ type preciseResult struct {
 	all bool
 }
 
-// Text implements ui.Result.
 func (r preciseResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
 
 // runPrecise compares a run with the reference's and with the precise one.
@@ -219,7 +218,7 @@ func (o *parityRunOptions) runPrecise(ctx context.Context, out *ui.Output, run s
 	if err := prepareReplay(ctx, out, &o.ModelFlags, &o.reportFlags, &p); err != nil {
 		return err
 	}
-	r, err := rounding.Compare(ctx, run, rounding.CompareOptions{Options: p, Precise: o.precise, Limit: o.limit.OrZero()})
+	r, err := rounding.Compare(ctx, run, rounding.CompareOptions{Options: p, Precise: o.precise, Limit: report.Number(o.limit.OrZero())})
 	out.ClearStatus()
 	if err != nil {
 		return parityError(err)

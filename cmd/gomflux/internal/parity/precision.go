@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/rounding"
 )
 
@@ -89,7 +90,7 @@ func (o *precisionOptions) validate(given func(string) bool) (p rounding.BitsOpt
 	if !o.limit.Given() {
 		return p, cli.UsageErrorf("give the largest error that is allowed: --error 0.01")
 	}
-	p.Model, p.Error = o.Model, *o.limit.Value
+	p.Model, p.Error = o.Model, report.Number(*o.limit.Value)
 	if err := o.WeightFlags.Parity(given, &p.Options); err != nil {
 		return p, err
 	}
@@ -105,14 +106,13 @@ type precisionResult struct {
 	all bool
 }
 
-// Text implements ui.Result.
 func (r precisionResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
 
 func (o *precisionOptions) run(ctx context.Context, out *ui.Output, run string, p rounding.BitsOptions) error {
 	if err := preparePlace(ctx, out, &o.ModelFlags, &p.Options); err != nil {
 		return err
 	}
-	p.Tried = func(runs int, e float64) { out.Status("run %d: error %.2g", runs, e) }
+	p.Tried = func(runs int, e report.Number) { out.Status("run %d: error %.2g", runs, e) }
 	r, err := rounding.SearchBits(ctx, run, p)
 	out.ClearStatus()
 	if err != nil {

@@ -104,7 +104,7 @@ func (o *tensorsDiffOptions) limits() *report.Limits {
 	if !o.atol.Given() && !o.rtol.Given() {
 		return nil
 	}
-	return &report.Limits{ATol: o.atol.OrZero(), RTol: o.rtol.OrZero()}
+	return &report.Limits{ATol: report.Number(o.atol.OrZero()), RTol: report.Number(o.rtol.OrZero())}
 }
 
 // A diffSide is one argument: tensors of a file, or a tensor's statistics.
@@ -301,7 +301,6 @@ func (d *tensorsDiff) pair(got, want *diffSide) (pairs [][2]string, err error) {
 	return pairs, nil
 }
 
-// Text implements ui.Result.
 func (d *tensorsDiff) Text(p *ui.Page) {
 	if d.single {
 		d.Tensors[0].Print(p.Fields(9))

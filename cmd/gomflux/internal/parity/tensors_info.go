@@ -105,7 +105,6 @@ func newTensorInfo(e runs.Entry, again, asJSON bool) (*tensorInfo, error) {
 	return info, err
 }
 
-// Text implements ui.Result.
 func (i *tensorInfo) Text(p *ui.Page) {
 	if i.again {
 		p.Printf("\n")

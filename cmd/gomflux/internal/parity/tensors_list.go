@@ -122,7 +122,6 @@ func listTensors(out *ui.Output, tree *runs.Tree, globs []string) error {
 	return cli.ComplainAll(out, damage)
 }
 
-// Text implements ui.Result.
 func (l tensorList) Text(p *ui.Page) {
 	var t ui.Table
 	for _, e := range l.Tensors {

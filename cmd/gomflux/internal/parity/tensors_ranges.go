@@ -162,7 +162,6 @@ func printRanges(out *ui.Output, run runs.RunInfo, all bool, against []runs.Reco
 	return cli.ComplainAll(out, err)
 }
 
-// Text implements ui.Result.
 func (l rangeList) Text(p *ui.Page) {
 	var t ui.Table
 	other := map[string]runs.Record{}

@@ -87,7 +87,6 @@ func listRuns(out *ui.Output, tree *runs.Tree) error {
 	return cli.ComplainAll(out, errors.Join(problems...))
 }
 
-// Text implements ui.Result.
 func (l runList) Text(p *ui.Page) {
 	if len(l.Runs) == 0 {
 		return

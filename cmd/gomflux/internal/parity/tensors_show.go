@@ -139,7 +139,6 @@ func newShownTensor(t checkpoint.Tensor, file string, stats checkpoint.Stats, fi
 	}
 }
 
-// Text implements ui.Result.
 func (s *shownTensor) Text(p *ui.Page) {
 	if s.again {
 		p.Printf("\n")
