@@ -21,7 +21,7 @@ func TestUpscalers(t *testing.T) {
 		{"seedvr2", "upscaler.blocks.1.attn.proj_out.all@0", "upscaler.blocks.1.attn.proj_qkv.all@0", 200},
 		{"real-esrgan", "upscaler.body.0.rdb2@0", "upscaler.body.0.rdb2.conv5@0", 40},
 	} {
-		run := fmt.Sprintf("../models/testdata/%s/dump", c.dump)
+		run := fmt.Sprintf("../upscaler/testdata/runs/%s/dump", c.dump)
 		r, err := Replay(t.Context(), run, Options{Dtype: exact})
 		if err != nil {
 			t.Fatal(err)

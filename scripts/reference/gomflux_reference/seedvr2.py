@@ -336,7 +336,7 @@ def golden(folder: Path, source: Path):
     save_file(recorder.found, folder / "upscaler/testdata/seedvr2.safetensors")
     from . import goldens
 
-    at = folder / "models/testdata/seedvr2"
+    at = folder / "upscaler/testdata/runs/seedvr2"
     small(at / "model")
     goldens.draw(48, 32).save(at / "image.png")
     taps = ["upscaler*", "vae.*.mid_block*", "vae.decoder.up_blocks.0.resnets*", "vae.encoder.down_blocks.3*", "!vae.*_blocks*:in.*"]

@@ -91,7 +91,7 @@ def golden(folder: Path):
     torch.manual_seed(0)
     tiny = Compact(num_feat=4, num_conv=0, upscale=2)  # for tests of the command
     save_file({name: p.detach().half() for name, p in tiny.named_parameters()}, folder / "network.safetensors")
-    recorded(folder.parents[1] / "models/testdata/real-esrgan")
+    recorded(folder / "runs/real-esrgan")
 
 
 def recorded(at: Path):
