@@ -97,7 +97,7 @@ type replay struct {
 	pipeline  *models.Pipeline                             // which has the device and the dtype
 	generate  func(models.Request) (*models.Result, error) // with the pipeline, or with what runs in its place
 	request   models.Request
-	language  *writer // nil if the run is none of a language model
+	language  *writer // of a run of a language model, nil for others
 	untapped  untappedTensors
 	parts     standIn // for components that are not there
 

@@ -98,7 +98,8 @@ func (u *Unhooked) Text() string {
 		if u.Steps == 0 { // of a network that enlarges images
 			latents = ""
 		}
-		return fmt.Sprintf("%simage as with hooks (L2 %s at most), %d fused operations as their modules", latents, ErrorText(u.L2), u.Operations)
+		return fmt.Sprintf("%simage as with hooks (L2 %s at most), %d fused operations as their modules",
+			latents, ErrorText(u.L2), u.Operations)
 	}
 	return fmt.Sprintf("DIFFERS, %d of %d fused operations from their modules", len(u.Fused), u.Operations)
 }

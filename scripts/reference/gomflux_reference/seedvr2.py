@@ -179,7 +179,8 @@ class Recorder(record.Recorder):
         m = re.fullmatch(r"upscaler\.?(.*)@0(#1)?(:.*)?", name)
         if m:
             path, text, point = m[1], m[2] is not None, m[3] or ""
-            if unused(path, len(self.network.blocks) - 1, text or point == ":out.1" and path.count(".") < 3):
+            last = len(self.network.blocks) - 1
+            if unused(path, last, text) or point == ":out.1" and path in (f"blocks.{last}", f"blocks.{last}.attn"):
                 return
             if norm := NORM.fullmatch(path):
                 if norm[1] == "vid" or norm[1] == "all" and not text:
