@@ -122,7 +122,8 @@ func TestSeedVR2(t *testing.T) {
 	}
 	wavelet := &gomflux.UpscaleOptions{ColorCorrection: "wavelet"} // which keeps small differences small
 	exact := upscale(u, opaque, wavelet).(*image.RGBA)
-	half := upscale(openUpscaler(t, whole, &gomflux.OpenOptions{Device: gomflux.CPU, Dtype: gomflux.Float16}), opaque, wavelet).(*image.RGBA)
+	inHalf := openUpscaler(t, whole, &gomflux.OpenOptions{Device: gomflux.CPU, Dtype: gomflux.Float16})
+	half := upscale(inHalf, opaque, wavelet).(*image.RGBA)
 	if most := largestDifference(exact.Pix, half.Pix); most > 3 || string(exact.Pix) == string(first.Pix) {
 		t.Errorf("float16 is off by %d, or colours are not matched by default", most)
 	}

@@ -133,12 +133,16 @@ var codeFaults = []codeFault{
 		"flux2-inner", "transformer@0", "norm eps"},
 }
 
+// upscalerRuns is the folder of the runs of networks that enlarge images, from that of the others.
+const upscalerRuns = "../../upscaler/testdata/runs/"
+
 // upscalerFaults are in networks that enlarge images.
 var upscalerFaults = []codeFault{
 	{name: "seedvr2: windows shifted by one token more", file: "transformer/seedvr2.go", at: "for i := range count {",
-		plant: "if shift > 0 { shift += 1 / float64(size) }", dump: "../../upscaler/testdata/runs/seedvr2", module: "upscaler.blocks.1.attn@0"},
+		plant: "if shift > 0 { shift += 1 / float64(size) }", dump: upscalerRuns + "seedvr2",
+		module: "upscaler.blocks.1.attn@0"},
 	{name: "rrdb: residual without its scale", file: "upscaler/rrdb.go", at: "return b.TapImage(mlx.GatedSum(",
-		plant: "scale = mlx.Full(1, x.Dtype(), 1, 1, x.Dim(3))", dump: "../../upscaler/testdata/runs/real-esrgan", module: "upscaler.body.0@0"},
+		plant: "scale = mlx.Full(1, x.Dtype(), 1, 1, x.Dim(3))", dump: upscalerRuns + "real-esrgan", module: "upscaler.body.0@0"},
 }
 
 // plantedFault is the environment variable with the name of the fault that planted code has.
