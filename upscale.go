@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/upscaler"
 )
 
 // DefaultUpscaler is the name of the published network that enlarges images where nothing else is asked for.
@@ -41,6 +42,9 @@ type UpscaleOptions struct {
 	Scale float64
 	// Seed is that of SeedVR2's noise.
 	Seed uint64
+	// ColorCorrection is how SeedVR2's result gets the colours of the image: "lab", the default, matches the distribution of colours in
+	// CIELAB too, "wavelet" only takes the low frequencies, as its makers do.
+	ColorCorrection string
 	// Width and Height are the size in pixels. If one of them is 0, the proportions are kept.
 	Width, Height int
 	// Progress, if set, is called on the caller's goroutine.
@@ -117,11 +121,7 @@ func (u *Upscaler) MemoryFor(width, height int, o *UpscaleOptions) (n int64) {
 		return 0
 	}
 	mlx.Do(context.Background(), func() error { // never fails
-		if u.Seeded() {
-			n = u.network.RestoreMemory(h, w)
-		} else {
-			n = u.network.Memory(height, width)
-		}
+		n = u.network.Memory(image.Pt(width, height), image.Pt(w, h))
 		return nil
 	})
 	return n
@@ -183,42 +183,21 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case u.network == nil:
+	if u.network == nil {
 		return resized(img, w, h), nil
-	case u.Seeded():
-		return u.restore(ctx, img, w, h, o)
+	}
+	how := models.Restoration{Seed: o.Seed, Colours: cmp.Or(o.ColorCorrection, upscaler.LAB)}
+	if how.Colours != upscaler.LAB && how.Colours != upscaler.Wavelet {
+		return nil, errs.Requestf("color correction %q: expected %s or %s", how.Colours, upscaler.LAB, upscaler.Wavelet)
 	}
 	report := onCallerFunc(o.Progress)
 	const steps = 1000
 	done := -1
-	opaque := false
-	large, err := onMLX(ctx, func() (large *image.NRGBA, err error) {
-		large, opaque, err = u.network.Enlarge(img, func(share float64) {
+	large, err := onMLX(ctx, func() (*image.NRGBA, error) {
+		return u.network.Upscale(img, image.Pt(w, h), how, func(share float64) {
 			if now := int(share * steps); report != nil && now > done {
 				done = now
 				report(Progress{Phase: PhaseUpscale, Step: now, Steps: steps})
-			}
-		})
-		return large, err
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case opaque && large.Rect.Size() == image.Pt(w, h):
-		return (*image.RGBA)(large), nil // the same bytes
-	}
-	return resized(large, w, h), nil
-}
-
-// restore enlarges an image to a size by SeedVR2.
-func (u *Upscaler) restore(ctx context.Context, img image.Image, w, h int, o *UpscaleOptions) (image.Image, error) {
-	report := onCallerFunc(o.Progress)
-	const steps = 1000
-	large, err := onMLX(ctx, func() (*image.NRGBA, error) {
-		return u.network.Restore(img, w, h, o.Seed, func(share float64) {
-			if report != nil {
-				report(Progress{Phase: PhaseUpscale, Step: int(share * steps), Steps: steps})
 			}
 		})
 	})

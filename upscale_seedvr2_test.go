@@ -120,9 +120,15 @@ func TestSeedVR2(t *testing.T) {
 	if a, b := transparent.NRGBAAt(3, 4), transparent.NRGBAAt(70, 4); transparent.Rect != first.Rect || a.A >= b.A {
 		t.Errorf("size %v, alpha %d at the left, %d at the right", transparent.Rect, a.A, b.A)
 	}
-	half := upscale(openUpscaler(t, whole, &gomflux.OpenOptions{Device: gomflux.CPU, Dtype: gomflux.Float16}), opaque, nil).(*image.RGBA)
-	if most := largestDifference(first.Pix, half.Pix); most > 3 {
-		t.Errorf("float16 is off by %d", most)
+	wavelet := &gomflux.UpscaleOptions{ColorCorrection: "wavelet"} // which keeps small differences small
+	exact := upscale(u, opaque, wavelet).(*image.RGBA)
+	inHalf := openUpscaler(t, whole, &gomflux.OpenOptions{Device: gomflux.CPU, Dtype: gomflux.Float16})
+	half := upscale(inHalf, opaque, wavelet).(*image.RGBA)
+	if most := largestDifference(exact.Pix, half.Pix); most > 3 || string(exact.Pix) == string(first.Pix) {
+		t.Errorf("float16 is off by %d, or colours are not matched by default", most)
+	}
+	if _, err := u.Upscale(t.Context(), opaque, &gomflux.UpscaleOptions{ColorCorrection: "hsv"}); !errors.Is(err, gomflux.ErrRequest) {
+		t.Errorf("another color correction: %v", err)
 	}
 
 	// the folder, and one with all files and mflux's file of embeddings

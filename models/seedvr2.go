@@ -1,7 +1,6 @@
 package models
 
 import (
-	"errors"
 	"fmt"
 	"image"
 	"io/fs"
@@ -23,12 +22,12 @@ import (
 // A restorer is SeedVR2 with its autoencoder.
 type restorer struct {
 	*upscaler.SeedVR2
-	vae Autoencoder
+	vae *Autoencoder
 }
 
 // loadSeedVR2 loads the autoencoder and the embeddings of the prompt in a folder of [catalog.FindUpscaler]. With an error it may
 // return what it has loaded.
-func loadSeedVR2(fsys fs.FS, m *upscaler.SeedVR2, a Autoencoder, l *component.Loader) (*restorer, error) {
+func loadSeedVR2(fsys fs.FS, m *upscaler.SeedVR2, a *Autoencoder, l *component.Loader) (*restorer, error) {
 	v, c, err := component.DeclareAutoencoder(&l.Folder, component.Autoencoders)
 	if err != nil {
 		return nil, err
@@ -43,7 +42,7 @@ func loadSeedVR2(fsys fs.FS, m *upscaler.SeedVR2, a Autoencoder, l *component.Lo
 	}
 	defer ck.Close()
 	a.setVAE(v, c, l)
-	m.VAE = v
+	m.VAE, m.Points = v, &a.points
 	r := &restorer{m, a}
 	if err := l.Load(c, ck); err != nil {
 		return r, err
@@ -84,7 +83,7 @@ func readPrompt(fsys fs.FS, width int) (*mlx.Array, error) {
 		component.MFluxEmbeddings)
 }
 
-// Restores reports whether the network works at the size of the output, for which [Upscaler.Restore] is, and not Enlarge.
+// Restores reports whether it works at the size of the output, and from noise.
 func (u *Upscaler) Restores() bool { return u.seedvr2 != nil }
 
 // memory estimates the bytes in which an image is restored to a size, without weights.
@@ -95,64 +94,42 @@ func (r *restorer) memory(height, width int, device mlx.Device, dtype mlx.Dtype)
 	return r.SeedVR2.Memory(height, width, device, dtype) + 4*int64(height)*int64(width)
 }
 
-// RestoreMemory estimates the bytes in which Restore restores an image to a size, with the memory that is free now.
-func (u *Upscaler) RestoreMemory(height, width int) int64 {
-	return u.seedvr2.memory(height, width, u.device, u.dtype) + weightsSize(u.seedvr2.Modules()...)
-}
-
 // upTo returns the next multiple of k.
 func upTo(n, k int) int { return (n + k - 1) / k * k }
 
-// Restore enlarges an image to a size by SeedVR2, from the noise of a seed. The transparency is scaled by Lanczos' filter. The
-// result is opaque if the image is. progress, which may be nil, is called with the share that is done.
-func (u *Upscaler) Restore(img image.Image, width, height int, seed uint64, progress func(share float64)) (*image.NRGBA, error) {
-	if u.closed {
-		return nil, ErrClosed
-	}
-	if err := mlx.Use(u.device); err != nil {
-		return nil, err
-	}
-	defer limitMemory(u.device, autoencoderLookahead).restore()
+// restore is Upscale for SeedVR2.
+func (u *Upscaler) restore(img image.Image, to image.Point, r Restoration, progress func(share float64)) (out *image.NRGBA, err error) {
 	var alpha *image.NRGBA
 	colours := picture.Opaque(img)
 	if t := picture.Transparent(img); t != nil {
-		alpha = picture.ResizeTransparent(t, width, height)
+		alpha = picture.ResizeTransparent(t, to.X, to.Y)
 		colours = (*image.RGBA)(&image.NRGBA{Pix: slices.Clone(t.Pix), Stride: t.Stride, Rect: t.Rect})
 		for i := 3; i < len(colours.Pix); i += 4 {
 			colours.Pix[i] = 255 // colours are not multiplied by alpha
 		}
 	}
-	levels := pixels.RGB(picture.ResizeBicubic(colours, width, height))
-	report := func(share float64) {
-		if progress != nil {
-			progress(share)
-		}
+	levels := pixels.RGB(picture.ResizeBicubic(colours, to.X, to.Y))
+	err = u.inDtypes(func(dtype mlx.Dtype) (bool, error) {
+		out, err = u.restoreOnce(mlx.FromUint8(levels, to.Y, to.X, 3), r, dtype, progress)
+		return out != nil, err
+	})
+	if err != nil {
+		return nil, err
 	}
-	for dtype := u.dtype; ; dtype = nn.WideDtype(dtype) {
-		out, err := u.restore(mlx.FromUint8(levels, height, width, 3), seed, dtype, report)
-		if err != nil {
-			return nil, err
-		}
-		if out != nil {
-			for i := 3; alpha != nil && i < len(out.Pix); i += 4 {
-				out.Pix[i] = alpha.Pix[i]
-			}
-			return out, nil
-		}
-		if nn.WideDtype(dtype) == dtype {
-			e := &NotFiniteError{What: "pixels", Dtype: dtype}
-			return nil, errors.Join(e.findWeights(u.loader, u.component), e)
-		}
+	for i := 3; alpha != nil && i < len(out.Pix); i += 4 {
+		out.Pix[i] = alpha.Pix[i]
 	}
+	return out, nil
 }
 
-// restore returns the image of pixels [H, W, 3], nil if values are not finite.
-func (u *Upscaler) restore(levels *mlx.Array, seed uint64, dtype mlx.Dtype, report func(float64)) (out *image.NRGBA, err error) {
+// restoreOnce returns the image of pixels [H, W, 3], nil if values are not finite.
+func (u *Upscaler) restoreOnce(levels *mlx.Array, how Restoration, dtype mlx.Dtype, report func(float64)) (out *image.NRGBA, err error) {
 	const encoded, stepped = 0.2, 0.6 // shares of the work, as measured at 1024x1024
-	r := u.seedvr2
+	r, points := u.seedvr2, &u.base.points
 	free := mlx.FreeMemory(u.device)
 	mlx.WithScope(func() {
 		h, w := levels.Dim(0), levels.Dim(1)
+		levels = points.Value("image.in", levels)
 		x := levels.AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
 		for axis, n := range []int{h, w} { // pixels at the edge repeat
 			indices := make([]int32, upTo(n, r.Multiple()))
@@ -167,22 +144,24 @@ func (u *Upscaler) restore(levels *mlx.Array, seed uint64, dtype mlx.Dtype, repo
 		latents := r.Latents(x.AsType(dtype))
 		mlx.Eval(latents)
 		report(encoded)
-		noise := mlx.FromFloat32(scheduler.TorchNoise(seed, latents.Size()), latents.Shape()...)
+		noise := points.Value("latents.init", mlx.FromFloat32(scheduler.TorchNoise(how.Seed, latents.Size()), latents.Shape()...))
+		points.Step = 0
 		blocks := float64(r.Transformer.Config.NumLayers)
 		var made *mlx.Array
 		made, err = r.Step(latents, noise, func(n int) { report(encoded + (stepped-encoded)*float64(n)/blocks) })
 		if err != nil {
 			return
 		}
+		points.Step = -1
 		mlx.Eval(made)
 		mlx.ClearCache()
 		r.vae.setBudget(x.Dim(2), x.Dim(3), free, r.VAE.DecodeMemory)
-		y := r.Image(made, x)
+		y := r.Image(made, x, how.Colours)
 		if !y.AllFinite() {
 			return
 		}
 		y = y.Slice(2, 0, h).Slice(3, 0, w).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
-		out = imageOf(y.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))
+		out = imageOf(points.Value("image", y.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8)))
 		report(1)
 	})
 	return out, err

@@ -1,11 +1,13 @@
 package models
 
 import (
+	"cmp"
 	"image"
 	"io/fs"
 
 	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
@@ -15,6 +17,7 @@ import (
 
 // An Upscaler enlarges images by a network. Its methods run on the MLX thread.
 type Upscaler struct {
+	base      *Autoencoder     // of SeedVR2; of networks only what all models have
 	network   upscaler.Network // nil for SeedVR2
 	seedvr2   *restorer        // nil for others
 	scale     int
@@ -29,11 +32,11 @@ type Upscaler struct {
 // Progress. On a GPU the default dtype is float16, whose rounding is a part of that of 8 bits: bfloat16 has as many
 // bits as a pixel. For SeedVR2 it is that of models. It must run on the MLX thread. Callers must close the upscaler.
 func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
-	var a Autoencoder
+	a := &Autoencoder{}
 	if err := a.chooseDevice(o); err != nil {
 		return nil, err
 	}
-	u := &Upscaler{device: a.device, dtype: a.dtype, loader: &component.Loader{
+	u := &Upscaler{base: a, device: a.device, dtype: a.dtype, loader: &component.Loader{
 		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: mlx.Float32}, ReadAhead: readAhead, Report: reporter(o.Progress),
 	}}
 	declared, c, err := component.DeclareUpscaler(&u.loader.Folder, component.Upscalers)
@@ -67,7 +70,7 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 	if err := u.loader.Load(u.component, ck); err != nil {
 		return nil, err
 	}
-	complete = true
+	complete, a.dtype = true, u.dtype
 	return u, nil
 }
 
@@ -86,6 +89,15 @@ func (u *Upscaler) close() {
 	}
 }
 
+// Pipeline returns a pipeline that has the device and the dtype, and generates nothing.
+func (u *Upscaler) Pipeline() *Pipeline { return &Pipeline{Autoencoder: u.base} }
+
+// Observe has a hook see the outputs of modules, whose names begin with upscaler and vae, and the values of a run, and forked, which
+// may be nil, the two forms of fused operations; a nil hook ends that.
+func (u *Upscaler) Observe(hook hooks.Func, forked func(hooks.Fork)) {
+	u.base.points = hooks.Points{Func: hook, Forked: forked, Step: -1}
+}
+
 // Class is the network's class.
 func (u *Upscaler) Class() string { return u.component.Class.Name }
 
@@ -101,38 +113,73 @@ func (u *Upscaler) Dtype() mlx.Dtype { return u.dtype }
 // run returns how to compute an image: within half of the free memory.
 func (u *Upscaler) run() upscaler.Run { return upscaler.Run{Budget: mlx.FreeMemory(u.device) / 2} }
 
-// Memory estimates the bytes in which Enlarge enlarges an image, with the memory that is free now.
-func (u *Upscaler) Memory(height, width int) int64 {
-	n := upscaler.Memory(u.network, height, width, u.run(), u.device, u.dtype)
+// Memory estimates the bytes in which Upscale enlarges an image, to a size if it is SeedVR2, with the memory that is free now.
+func (u *Upscaler) Memory(from, to image.Point) int64 {
+	if u.seedvr2 != nil {
+		return u.seedvr2.memory(to.Y, to.X, u.device, u.dtype) + weightsSize(u.seedvr2.Modules()...)
+	}
+	n := upscaler.Memory(u.network, from.Y, from.X, u.run(), u.device, u.dtype)
 	if u.network.Channels() == 1 {
 		n *= 3 // red, green and blue
 	}
 	scale := int64(u.Scale())
-	return n + weightsSize(u.network) + 4*int64(height)*int64(width)*scale*scale
+	return n + weightsSize(u.network) + 4*int64(from.Y)*int64(from.X)*scale*scale
 }
 
-// maxPixels limits the images that Enlarge returns.
+// maxPixels limits the images that networks return.
 const maxPixels = 4 * picture.MaxPixels
 
-// Enlarge enlarges an image by Scale. The transparency is enlarged by the network too, as a gray image if the network
-// has no channel for it. opaque reports whether the image, and so the result, is opaque. progress, which may be nil, is
-// called with the share that is done.
-func (u *Upscaler) Enlarge(img image.Image, progress func(share float64)) (out *image.NRGBA, opaque bool, err error) {
+// A Restoration has what only SeedVR2 needs.
+type Restoration struct {
+	Seed    uint64 // of the noise
+	Colours string // [upscaler.Wavelet] or [upscaler.LAB]
+}
+
+// Upscale enlarges an image: by Scale, or by SeedVR2 to a size. A network enlarges the transparency too, as a
+// gray image if it has no channel for it; for SeedVR2 Lanczos' filter scales it. progress, which may be nil, is called with the share
+// that is done.
+func (u *Upscaler) Upscale(img image.Image, to image.Point, r Restoration, progress func(share float64)) (*image.NRGBA, error) {
 	if u.closed {
-		return nil, false, ErrClosed
-	}
-	size, scale := img.Bounds().Size(), u.Scale()
-	if size.X < 1 || size.Y < 1 || int64(size.X)*int64(size.Y)*int64(scale*scale) > maxPixels {
-		return nil, false, errs.Requestf("image of %dx%d: enlarged %d times it would have %d million pixels, expected at most %d",
-			size.X, size.Y, scale, int64(size.X)*int64(size.Y)*int64(scale*scale)/1e6, maxPixels/1_000_000)
+		return nil, ErrClosed
 	}
 	if err := mlx.Use(u.device); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	defer limitMemory(u.device, autoencoderLookahead).restore()
-	out = image.NewNRGBA(image.Rect(0, 0, size.X*scale, size.Y*scale))
+	if progress == nil {
+		progress = func(float64) {}
+	}
+	if u.seedvr2 != nil {
+		return u.restore(img, to, r, progress)
+	}
+	return u.enlarge(img, progress)
+}
+
+// inDtypes calls f with the dtype, and if its values are not finite with those of a larger range.
+func (u *Upscaler) inDtypes(f func(dtype mlx.Dtype) (finite bool, err error)) error {
+	for dtype := u.dtype; ; dtype = nn.WideDtype(dtype) {
+		finite, err := f(dtype)
+		switch {
+		case err != nil || finite:
+			return err
+		case nn.WideDtype(dtype) == dtype || u.base.points.Active(): // a hook sees a run once
+			e := &NotFiniteError{What: "pixels", Dtype: dtype}
+			return cmp.Or(e.findWeights(u.loader, u.component), error(e))
+		}
+	}
+}
+
+// enlarge is Upscale for a network.
+func (u *Upscaler) enlarge(img image.Image, progress func(share float64)) (*image.NRGBA, error) {
+	size, scale := img.Bounds().Size(), u.Scale()
+	if size.X < 1 || size.Y < 1 || int64(size.X)*int64(size.Y)*int64(scale*scale) > maxPixels {
+		return nil, errs.Requestf("image of %dx%d: enlarged %d times it would have %d million pixels, expected at most %d",
+			size.X, size.Y, scale, int64(size.X)*int64(size.Y)*int64(scale*scale)/1e6, maxPixels/1_000_000)
+	}
+	out := image.NewNRGBA(image.Rect(0, 0, size.X*scale, size.Y*scale))
 	levels := picture.Transparent(img)
-	if opaque = levels == nil; opaque {
+	opaque := levels == nil
+	if opaque {
 		levels = (*image.NRGBA)(picture.Opaque(img)) // the same bytes
 	}
 	// the channels of the image that are enlarged together
@@ -145,41 +192,21 @@ func (u *Upscaler) Enlarge(img image.Image, progress func(share float64)) (out *
 	}
 	data := mlx.FromUint8(pixels.RGBA(levels), size.Y, size.X, 4)
 	for i, channels := range passes {
-		report := func(share float64) {
-			if progress != nil {
-				progress((float64(i) + share) / float64(len(passes)))
-			}
-		}
-		if err := u.pass(out, data.Take(2, channels), i > 0, opaque, report); err != nil {
-			return nil, false, err
+		report := func(share float64) { progress((float64(i) + share) / float64(len(passes))) }
+		err := u.inDtypes(func(dtype mlx.Dtype) (bool, error) {
+			return u.pass(out, data.Take(2, channels), i > 0, opaque, dtype, report), nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
-	return out, opaque, nil
+	return out, nil
 }
 
 // pass enlarges channels, pixels [H, W, C] of 8 bits, and sets out: its transparency, the mean of the channels, if
-// alpha is set, and otherwise its colours, and its transparency if there are four channels or it is opaque. Values
-// beyond the range of float16 are computed again in float32.
-func (u *Upscaler) pass(out *image.NRGBA, x *mlx.Array, alpha, opaque bool, report func(float64)) error {
-	dtype := u.dtype
-	for {
-		if u.enlarge(out, x, alpha, opaque, dtype, report) {
-			return nil
-		}
-		wide := nn.WideDtype(dtype)
-		if wide == dtype {
-			e := &NotFiniteError{What: "pixels", Dtype: dtype}
-			if err := e.findWeights(u.loader, u.component); err != nil {
-				return err
-			}
-			return e
-		}
-		dtype = wide
-	}
-}
-
-// enlarge reports whether all values were finite.
-func (u *Upscaler) enlarge(
+// alpha is set, and otherwise its colours, and its transparency if there are four channels or it is opaque. It reports whether all
+// values were finite.
+func (u *Upscaler) pass(
 	out *image.NRGBA, x *mlx.Array, alpha, opaque bool, dtype mlx.Dtype, report func(float64),
 ) (finite bool) {
 	finite = true
@@ -187,11 +214,16 @@ func (u *Upscaler) enlarge(
 	run.Progress = report
 	to := out.Pix
 	mlx.WithScope(func() {
+		points := &u.base.points
+		if !alpha {
+			x = points.Value("image.in", x)
+		}
 		x := x.AsType(mlx.Float32).Over(255).AsType(dtype).ExpandDims(0)
 		alone := u.network.Channels() == 1
 		if alone {
 			x = x.Transpose(3, 1, 2, 0) // each channel is an image
 		}
+		points.Step = 0
 		upscaler.Enlarge(u.network, x, run, func(y *mlx.Array) {
 			if alone {
 				y = y.Transpose(3, 1, 2, 0)
@@ -199,6 +231,7 @@ func (u *Upscaler) enlarge(
 			if finite = finite && y.AllFinite(); !finite {
 				return
 			}
+			points.Step = -1
 			levels := y.AsType(mlx.Float32).Clip(0, 1).Times(255)
 			if alpha {
 				for _, v := range levels.Mean(3).Round().AsType(mlx.Uint8).Contiguous().Uint8s() {
@@ -207,10 +240,11 @@ func (u *Upscaler) enlarge(
 				}
 				return
 			}
-			if opaque || levels.Dim(3) == 3 {
-				levels = mlx.Concat(3, levels.Slice(3, 0, 3), mlx.Full(255, mlx.Float32, append(y.Shape()[:3], 1)...))
+			levels = points.Value("image", levels.Round().AsType(mlx.Uint8).Squeeze(0))
+			if opaque {
+				levels = levels.Slice(2, 0, 3)
 			}
-			to = to[copy(to, levels.Round().AsType(mlx.Uint8).Contiguous().Uint8s()):]
+			to = to[copy(to, imageOf(levels).Pix):]
 		})
 	})
 	return finite

@@ -133,6 +133,18 @@ var codeFaults = []codeFault{
 		"flux2-inner", "transformer@0", "norm eps"},
 }
 
+// upscalerRuns is the folder of the runs of networks that enlarge images, from that of the others.
+const upscalerRuns = "../../upscaler/testdata/runs/"
+
+// upscalerFaults are in networks that enlarge images.
+var upscalerFaults = []codeFault{
+	{name: "seedvr2: windows shifted by one token more", file: "transformer/seedvr2.go", at: "for i := range count {",
+		plant: "if shift > 0 { shift += 1 / float64(size) }", dump: upscalerRuns + "seedvr2",
+		module: "upscaler.blocks.1.attn@0"},
+	{name: "rrdb: residual without its scale", file: "upscaler/rrdb.go", at: "return b.TapImage(mlx.GatedSum(",
+		plant: "scale = mlx.Full(1, x.Dtype(), 1, 1, x.Dim(3))", dump: upscalerRuns + "real-esrgan", module: "upscaler.body.0@0"},
+}
+
 // plantedFault is the environment variable with the name of the fault that planted code has.
 const plantedFault = "GOMFLUX_PLANTED_FAULT"
 
@@ -167,6 +179,13 @@ func TestCodeFaults(t *testing.T) {
 			if v.OK || v.Module != "logits.cached" ||
 				!strings.Contains(v.Text, "what the cache keeps, or the positions after it, are wrong") {
 				t.Errorf("found %s, expected logits.cached", v.Module)
+			}
+		})
+	}
+	for _, f := range upscalerFaults {
+		t.Run(f.name, func(t *testing.T) {
+			if v := f.replayed(t, f.name).Verdict; v.OK || v.Module != f.module {
+				t.Errorf("found %s, expected %s", v.Module, f.module)
 			}
 		})
 	}
@@ -283,7 +302,7 @@ func plantCode(t *testing.T) string {
 		replaced[filepath.Join(root, filepath.FromSlash(file))] = at
 	}
 	sources := map[string]string{}
-	for _, f := range slices.Concat(fusedFaults, codeFaults, cacheFaults) {
+	for _, f := range slices.Concat(fusedFaults, codeFaults, cacheFaults, upscalerFaults) {
 		source := sources[f.file]
 		if source == "" {
 			text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(f.file)))

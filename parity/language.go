@@ -9,7 +9,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/textenc"
 )
@@ -30,12 +29,8 @@ func (r *replay) loadLanguage() error {
 	if err != nil {
 		return err
 	}
-	r.language = &writer{LanguageModel: m}
-	r.pipeline, r.passNames = m.Pipeline(), passNames{r.ref, false}
-	r.untapped = untappedTensors{idle: map[string]bool{}, headed: map[string]bool{}}
-	for _, class := range component.All {
-		r.untapped.rules = append(r.untapped.rules, class.Untapped...)
-	}
+	r.language, r.model = &writer{LanguageModel: m}, m
+	r.pipeline, r.passNames, r.untapped = m.Pipeline(), passNames{r.ref, false}, untappedOfAll()
 	r.ref.FirstStep = -1 // there are no steps
 	l := r.language
 	for name, ids := range map[string]*[]int32{"prompt.input_ids": &l.prompt, "written.input_ids": &l.all, "longer.input_ids": &l.before} {

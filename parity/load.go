@@ -23,7 +23,7 @@ import (
 // load loads the model and prepares the run's request.
 func (r *replay) load() error {
 	var err error
-	if r.model, r.fsys, err = r.find(); err != nil {
+	if r.modelName, r.fsys, err = r.find(); err != nil {
 		return err
 	}
 	if r.config != nil {
@@ -31,8 +31,11 @@ func (r *replay) load() error {
 			return err
 		}
 	}
-	if r.ref.NewTokens > 0 {
+	switch {
+	case r.ref.NewTokens > 0:
 		return r.loadLanguage()
+	case r.ref.Upscaler:
+		return r.loadUpscaler()
 	}
 	o := models.LoadOptions{
 		Device: r.Device, Dtype: r.Dtype, Quantize: r.Quantize, LoRAs: r.LoRAs, RuntimeLoRA: r.RuntimeLoRA,
@@ -56,6 +59,9 @@ func (r *replay) load() error {
 	r.pipeline = p // nil after an error
 	if errors.Is(loadErr, errs.ErrRequest) {
 		loadErr = fmt.Errorf("run %s: %w: %w", r.run, ErrRun, loadErr)
+	}
+	if loadErr == nil {
+		r.model, r.generate = p, p.Generate
 	}
 	if err := cmp.Or(err, loadErr); err != nil {
 		return err
@@ -101,17 +107,17 @@ func Prepare(run string, o Options) (*Prepared, error) {
 		r.close()
 		return nil, err
 	}
-	return &Prepared{r.model, r.pipeline, r.request}, nil
+	if r.request.Steps == 0 {
+		r.close()
+		return nil, fmt.Errorf("run %s: %w as that of a pipeline", run, ErrRun)
+	}
+	return &Prepared{r.modelName, r.pipeline, r.request}, nil
 }
 
 // close closes the model, if it was loaded.
 func (r *replay) close() {
-	if r.language != nil {
-		r.language.Close()
-		return
-	}
-	if r.pipeline != nil {
-		r.pipeline.Close()
+	if r.model != nil {
+		r.model.Close()
 	}
 }
 
@@ -193,14 +199,19 @@ func (r *replay) find() (string, fs.FS, error) {
 			return "", nil, fmt.Errorf("run %s: its settings name no model (set one with --model)", r.run)
 		}
 		for _, up := range []string{".", "..", "../.."} {
-			if folder := filepath.Join(r.run, up, name); !filepath.IsAbs(name) && disk.IsFolder(folder) {
+			folder := filepath.Join(r.run, up, name)
+			if _, err := os.Stat(folder); err == nil && !filepath.IsAbs(name) {
 				name = folder
 				break
 			}
 		}
 	}
-	if !disk.IsFolder(name) {
-		source, err := catalog.Find(name)
+	find := catalog.Find
+	if r.ref.Upscaler {
+		find = catalog.FindUpscaler
+	}
+	if r.ref.Upscaler || !disk.IsFolder(name) {
+		source, err := find(name)
 		if err != nil {
 			return "", nil, err
 		}

@@ -55,8 +55,10 @@ type Settings struct {
 	Compute           string            `json:"compute"`        // the dtype of the computation
 	Pipeline          string            `json:"pipeline"`       // the class of diffusers
 	Passes            string            `json:"passes"`         // "calls" if prompt and negative prompt were two calls, not a batch
-	NewTokens         int               `json:"new_tokens"`     // what a language model writes; 0 in runs of pipelines
-	Never             []int             `json:"never"`          // ids that it must not write
+	Upscaler          bool              `json:"upscaler"`       // the model enlarges Picture
+	ColorCorrection   string            `json:"color_correction"`
+	NewTokens         int               `json:"new_tokens"` // what a language model writes; 0 in runs of pipelines
+	Never             []int             `json:"never"`      // ids that it must not write
 	Files             []string          `json:"files"`
 	Shapes            map[string][]int  `json:"shapes"`
 	Aliases           map[string]string `json:"aliases"`
@@ -135,11 +137,15 @@ func (r *Run) checkSettings(run string) error {
 	if len(r.arrays) == 0 && len(r.stats) > 0 {
 		return fmt.Errorf("run %s: %w: it has only statistics of tensors (gomflux parity diff compares them)", run, ErrRun)
 	}
-	if r.NewTokens > 0 {
-		return nil
-	}
 	var missing []string
-	for _, key := range []string{"prompt", "height", "width", "steps"} {
+	keys := []string{"prompt", "height", "width", "steps"}
+	switch {
+	case r.NewTokens > 0:
+		keys = nil
+	case r.Upscaler:
+		keys = []string{"picture", "height", "width"}
+	}
+	for _, key := range keys {
 		if _, ok := r.given[key]; !ok {
 			missing = append(missing, key)
 		}

@@ -89,15 +89,17 @@ func (o Options) replay(run string, ref *Run) (*report.Report, []seenTensor, err
 type replay struct {
 	Options
 	passNames
-	run      string
-	ref      *Run
-	fsys     fs.FS // of the model
-	model    string
-	pipeline *models.Pipeline
-	request  models.Request
-	language *writer // which runs instead of the pipeline, if it is not nil
-	untapped untappedTensors
-	parts    standIn // for components that are not there
+	run       string
+	ref       *Run
+	fsys      fs.FS // of the model
+	modelName string
+	model     interface{ Close() }                         // nil if it was not loaded
+	pipeline  *models.Pipeline                             // which has the device and the dtype
+	generate  func(models.Request) (*models.Result, error) // with the pipeline, or with what runs in its place
+	request   models.Request
+	language  *writer // of a run of a language model, nil for others
+	untapped  untappedTensors
+	parts     standIn // for components that are not there
 
 	entries map[string]*report.Tensor
 	seen    []seenTensor
@@ -219,7 +221,7 @@ func (r *replay) once(p pass) error {
 	if p.reading == report.Free {
 		r.keepTrajectory(&request)
 	}
-	res, err := r.pipeline.Generate(request)
+	res, err := r.generate(request)
 	if _, ok := errors.AsType[*models.NotFiniteError](err); ok {
 		r.unhooked = nil
 		return nil // there is no image, but the module that caused this has been compared
@@ -431,7 +433,7 @@ func (r *replay) elsewhere(name string) string {
 
 func (r *replay) report() *report.Report {
 	rep := &report.Report{
-		Run: r.run, Model: r.model, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
+		Run: r.run, Model: r.modelName, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
 		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, Unhooked: r.unhooked, Replayed: true,
 	}
 	for _, t := range r.entries {

@@ -103,7 +103,7 @@ func (r *replay) withoutHooks() error {
 	if x := r.ref.Array("latents.image"); x != nil && r.ref.Posterior != "" && request.Overrides == nil { // see meet
 		request.Overrides = imageLatents{x, r.pipeline.Dtype()}
 	}
-	res, err := r.pipeline.Generate(request)
+	res, err := r.generate(request)
 	if _, ok := errors.AsType[*models.NotFiniteError](err); err != nil && !ok {
 		return fmt.Errorf("run %s without hooks: %w", r.run, err)
 	}

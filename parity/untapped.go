@@ -69,6 +69,15 @@ type untappedTensors struct {
 	headed map[string]bool
 }
 
+// untappedOfAll returns the tensors without a counterpart for the components of any model.
+func untappedOfAll() untappedTensors {
+	u := untappedTensors{idle: map[string]bool{}, headed: map[string]bool{}}
+	for _, class := range component.All {
+		u.rules = append(u.rules, class.Untapped...)
+	}
+	return u
+}
+
 // untappedTensorsOf returns the tensors without a counterpart for the components of a model folder. Idle
 // modules are those whose tensors in the checkpoints are not loaded.
 func untappedTensorsOf(fsys fs.FS, components []component.Component) (untappedTensors, error) {

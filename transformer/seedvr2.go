@@ -127,7 +127,7 @@ func (e *seedTime) Forward(t float32, dtype mlx.Dtype) *mlx.Array {
 	halves := nn.TimestepEmbedding(t, timestepFeatures).Split(2, 1)
 	in := mlx.Concat(1, halves[1], halves[0]).AsType(dtype) // sines first
 	x := e.Act.Forward(e.ProjIn.Forward(in))
-	return e.Tap(e.ProjOut.Forward(e.Act.Forward(e.ProjHid.Forward(x))), in)
+	return e.Tap(e.ProjOut.Forward(e.Act.Forward(e.ProjHid.Forward(x))))
 }
 
 // adaOut is AdaSingle at the end.

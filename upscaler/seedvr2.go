@@ -2,6 +2,7 @@ package upscaler
 
 import (
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/transformer"
 	"github.com/gomflux/gomflux/vae"
 )
@@ -12,6 +13,8 @@ type SeedVR2 struct {
 	VAE         vae.Autoencoder
 	// Text are the embeddings [1, T, txt_in_dim] of the prompt that the model was trained with.
 	Text *mlx.Array
+	// Points gets the values of a run, if it is set.
+	Points *hooks.Points
 }
 
 // pureNoise is the time at which the only step begins; it ends at 0.
@@ -22,7 +25,10 @@ func (m *SeedVR2) Multiple() int { return 2 * m.VAE.ScaleFactor() }
 
 // Latents encodes an image [1, 3, H, W] from -1 to 1, in the dtype of the computations: [1, C, h, w].
 func (m *SeedVR2) Latents(image *mlx.Array) *mlx.Array {
-	return mlx.Scope(func() *mlx.Array { return m.VAE.Scale(m.VAE.Encode(image)) })
+	return mlx.Scope(func() *mlx.Array {
+		mean := m.Points.Value("vae.encode.out", m.VAE.Encode(m.Points.Value("vae.encode.in", image)))
+		return m.Points.Value("latents.image", m.VAE.Scale(mean))
+	})
 }
 
 // Step computes the new latents [1, C, h, w] from those of the image and from noise, float32 [1, C, h, w]. progress, if set, is
@@ -34,16 +40,33 @@ func (m *SeedVR2) Step(latents, noise *mlx.Array, progress func(blocks int)) (*m
 	}
 	return mlx.Scope(func() *mlx.Array {
 		velocity := m.Transformer.Forward(noise, latents, m.Text, pureNoise, s, progress)
-		return noise.Sub(velocity.AsType(mlx.Float32)).AsType(latents.Dtype())
+		velocity = m.Points.Value("noise_pred", velocity.AsType(mlx.Float32))
+		return m.Points.Value("latents", noise.Sub(velocity).AsType(latents.Dtype()))
 	}), nil
 }
 
+// The ways to give an image the colours of another.
+const (
+	Wavelet = "wavelet" // its low frequencies, as SeedVR2's makers do
+	LAB     = "lab"     // after that also the distribution of its colours
+)
+
 // Image decodes latents [1, C, h, w], and gives the image the colours of another, both [1, 3, H, W] from -1 to 1. The result is
 // float32.
-func (m *SeedVR2) Image(latents, colours *mlx.Array) *mlx.Array {
-	image := mlx.Scope(func() *mlx.Array { return m.VAE.Decode(m.VAE.Unscale(latents)).AsType(mlx.Float32) })
+func (m *SeedVR2) Image(latents, colours *mlx.Array, way string) *mlx.Array {
+	image := mlx.Scope(func() *mlx.Array {
+		z := m.Points.Value("vae.decode.in", m.VAE.Unscale(latents))
+		return m.Points.Value("vae.decode.out", m.VAE.Decode(z)).AsType(mlx.Float32)
+	})
 	mlx.Eval(image)
-	return recoloured(image, colours.AsType(mlx.Float32))
+	colours = colours.AsType(mlx.Float32)
+	image = recoloured(image, colours)
+	if way != LAB || !image.AllFinite() {
+		return image
+	}
+	values := image.Contiguous().Floats()
+	matchColours(values, colours.Contiguous().Floats())
+	return mlx.FromFloat32(values, image.Shape()...)
 }
 
 // recoloured returns an image [1, 3, H, W] whose low frequencies are those of another: StableSR's wavelet_reconstruction.

@@ -4,6 +4,7 @@ package upscaler
 
 import (
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // A Model is a [Network] or a [SeedVR2].
@@ -21,6 +22,9 @@ type Network interface {
 	Radius() int
 	// Forward enlarges images [N, C, H, W] from 0 to 1. The output is not clamped.
 	Forward(x *mlx.Array) *mlx.Array
+
+	// Observed reports whether a hook sees the network's tensors.
+	Observed() bool
 
 	// multiple is the number of rows that parts of an image must be multiples of, except the last.
 	multiple() int
@@ -46,6 +50,10 @@ type Run struct {
 // [1, rows, W·Scale, C], from the first to the last, which it frees afterwards. The layers are computed for parts
 // of the rows, with as many rows around them as have an influence. So the parts have no seams, whatever their size.
 func Enlarge(n Network, x *mlx.Array, r Run, emit func(y *mlx.Array)) {
+	if n.Observed() { // once, as a hook expects it
+		emit(nn.ChannelsLast(n.Forward(nn.ChannelsFirst(x))))
+		return
+	}
 	h, w := x.Dim(1), x.Dim(2)
 	m := memory{mlx.CurrentDevice(), x.Dtype(), r.limit(mlx.CurrentDevice())}
 	report := func(done float64) {

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -62,6 +64,28 @@ func PublishedUpscaler(name string) *UpscalerModel {
 	return nil
 }
 
+// UpscalerNames lists the networks with a short name: the published ones, and those of built-in models.
+func UpscalerNames() (names []string) {
+	for _, m := range Upscalers {
+		names = append(names, m.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(builtins)) {
+		if _, err := fs.Stat(builtins[name].FS, path.Join(component.Upscalers, component.ConfigFile)); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// OnlyUpscaler is FindUpscaler for a name that is that of nothing else, as that of a built-in model is. It is nil for others.
+func OnlyUpscaler(name string) *Source {
+	s, err := FindUpscaler(name)
+	if err != nil || s.Folder == "" {
+		return nil
+	}
+	return s
+}
+
 // FindUpscaler finds a network that enlarges images by name: a safetensors file, a folder with one, a published
 // network, that of a built-in model, or a file of a repository in the Hugging Face cache. The source's FS is a folder with
 // the network in component.Upscalers, and of SeedVR2 the autoencoder in component.Autoencoders and the prompt in PromptFolder.
@@ -83,12 +107,8 @@ func FindUpscaler(name string) (*Source, error) {
 	plain, _, _ := strings.Cut(name, ":")
 	_, builtin := builtins[name]
 	if repo, _, _ := Published(plain); repo == "" && !builtin && errors.Is(missing, fs.ErrNotExist) {
-		var names []string
-		for _, m := range Upscalers {
-			names = append(names, m.Name)
-		}
 		return nil, errs.NotFound(fmt.Errorf("no upscaler %s: expected a safetensors file, owner/name[@revision]:file of the "+
-			"Hugging Face hub, or one of %s", name, strings.Join(names, ", ")))
+			"Hugging Face hub, or one of %s", name, strings.Join(UpscalerNames(), ", ")))
 	}
 	s, err := locate(name)
 	if err != nil {

@@ -96,6 +96,8 @@ var unsupportedModels = []struct{ part, name string }{
 	{".control_", "a ControlNet"},
 	{".layers.0.adaLN_modulation.1.", "a Lumina 2 model"},
 	{".patch_embedding.weight", "a Wan video model"},
+	{".residual_group.blocks.", "a network of SwinIR's or HAT's kind"},
+	{".before_RG.", "a network of DAT's kind"},
 	{".txt_in.individual_token_refiner.", "a HunyuanVideo model"},
 }
 

@@ -2,6 +2,7 @@ package component
 
 import (
 	"fmt"
+	"regexp"
 
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/transformer"
@@ -26,6 +27,17 @@ var NaDiT = &Class{
 		}
 		return &upscaler.SeedVR2{Transformer: transformer.NewNaDiT(c)}, nil
 	},
+	Untapped: []Untapped{{
+		regexp.MustCompile(`^upscaler\.blocks\.\d+\.(attn_norm|attn\.(proj_qkv|norm_[qk]|proj_out)|mlp_norm|mlp|ada)@`),
+		"of the modules that hold those of both streams",
+	}, {
+		regexp.MustCompile(`^upscaler\.(vid_in|vid_out|vid_out_ada|blocks\.\d+\.(ada\.\w+|attn\.(attn|rope(\.\w+)*)))@`),
+		"patches, modulation, rotation and attention in windows, which are no modules here",
+	}, {
+		regexp.MustCompile(`^upscaler[^:]*@0(#1)?:(in\.(timestep|emb|vid_shape|txt_shape)|out\.[23])$|` +
+			`^upscaler\.(emb_in@0:in\.0|.*\.attn@0:in\.[23])$`),
+		"the time, its embedding and the sizes of the streams, which are computed once",
+	}},
 }
 
 // PromptEmbeddings is the name of the tensor with the embeddings of SeedVR2's prompt in the files of ComfyUI, and
@@ -41,7 +53,11 @@ var VideoAutoencoderKL = &Class{
 	Infer:          inferSeedVR2,
 	Quantization:   []QuantizationRule{{"*", 16}},
 	NewAutoencoder: newAutoencoder(vae.DefaultSeedVR2Config, vae.NewSeedVR2),
-	LatentKey:      "latent_channels",
+	Untapped: []Untapped{{
+		regexp.MustCompile(`^vae\..*\.(upscale_conv|temporal_modules(\.\d+)*)([#:]|$)`),
+		"parts of convolutions and of the time axis, which an image has not",
+	}},
+	LatentKey: "latent_channels",
 }
 
 func inferNaDiT(s *layout.Sizes, inferred, published map[string]any) {

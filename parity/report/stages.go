@@ -16,7 +16,7 @@ const (
 	Own      = "own"      // so do the modules inside it; a part of the isolated reading
 )
 
-var inside = regexp.MustCompile(`^(transformer|text_encoder(_\d+)?)(\.|$)|^vae\.((en|de)coder|quant_conv|post_quant_conv)`)
+var inside = regexp.MustCompile(`^(transformer|text_encoder(_\d+)?|upscaler)(\.|$)|^vae\.((en|de)coder|quant_conv|post_quant_conv)`)
 
 // IsModule reports whether a name is that of a module of a component, or of its tensor, and not of a
 // value of the pipeline, such as latents.

@@ -93,8 +93,12 @@ func (u *Unhooked) errorText() string {
 // Text is a line about the comparison.
 func (u *Unhooked) Text() string {
 	if u.OK {
-		return fmt.Sprintf("latents of %d steps and image as with hooks (L2 %s at most), %d fused operations as their modules",
-			u.Steps, ErrorText(u.L2), u.Operations)
+		latents := fmt.Sprintf("latents of %d steps and ", u.Steps)
+		if u.Steps == 0 { // of a network that enlarges images
+			latents = ""
+		}
+		return fmt.Sprintf("%simage as with hooks (L2 %s at most), %d fused operations as their modules",
+			latents, ErrorText(u.L2), u.Operations)
 	}
 	return fmt.Sprintf("DIFFERS, %d of %d fused operations from their modules", len(u.Fused), u.Operations)
 }

@@ -41,8 +41,8 @@ case " $* " in
 	;;
 " mflux "* | " mflux-golden "* | *" --framework mflux "* | *" --framework=mflux "*) further requirements-mflux.txt ;;
 " comfy-golden "*) further requirements-comfy.txt ;;
-" upscaler-golden "*) further requirements-upscale.txt ;;
-" seedvr2-golden "*) further requirements-seedvr2.txt ;;
+" upscaler-golden "* | *" --framework spandrel "*) further requirements-upscale.txt ;;
+" seedvr2-golden "* | *" --framework seedvr2 "*) further requirements-seedvr2.txt ;;
 " loras "* | *" --lora "* | " parity "* | " selftest "*) further requirements-lora.txt ;;
 esac
 # The last bits of PyTorch's exp on a CPU depend on the processor: it takes those of MKL, which has several. With the one that

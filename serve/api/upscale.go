@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
@@ -18,19 +19,27 @@ type Upscaler struct {
 	usual int    // what it enlarges by where nothing is asked for
 }
 
-// Upscalers lists what can enlarge images, the default first. SeedVR2, which takes long, is never that.
+// Upscalers lists what can enlarge images, the default first. SeedVR2, which takes long, and the networks of built-in models, which
+// are for their images, are never that.
 func Upscalers() (list []Upscaler) {
-	var slow []Upscaler
-	for _, m := range catalog.Upscalers {
-		switch s, err := catalog.FindUpscaler(m.Name); {
-		case err != nil || s.Revision == "":
-		case m.Class == component.NaDiT.Name:
-			slow = append(slow, Upscaler{m.Name, m.Scale, 2})
+	var others []Upscaler
+	for _, name := range catalog.UpscalerNames() {
+		s, err := catalog.FindUpscaler(name)
+		if err != nil || s.Revision == "" && s.Folder != "" {
+			continue
+		}
+		n, c, err := component.DeclareUpscaler(&component.Folder{FS: s.FS, Points: &hooks.Points{}}, component.Upscalers)
+		switch {
+		case err != nil:
+		case c.Class == component.NaDiT:
+			others = append(others, Upscaler{name, n.Scale(), 2})
+		case s.Folder == "":
+			others = append(others, Upscaler{name, n.Scale(), n.Scale()})
 		default:
-			list = append(list, Upscaler{m.Name, m.Scale, m.Scale})
+			list = append(list, Upscaler{name, n.Scale(), n.Scale()})
 		}
 	}
-	return append(append(list, Upscaler{gomflux.Lanczos, gomflux.LanczosScale, 2}), slow...)
+	return append(append(list, Upscaler{gomflux.Lanczos, gomflux.LanczosScale, 2}), others...)
 }
 
 // otherUpscalers are AUTOMATIC1111's names, and those of the file in other programs, without an extension.

@@ -33,8 +33,12 @@ def main(argv=None, signals: bool = True):
 
 
 def execute(argv, out, signals):
-    if ("--framework", "mflux") in zip(argv, argv[1:]) or "--framework=mflux" in argv:  # without diffusers
+    if (framework := framework_of(argv)) == "mflux":  # without diffusers
         return dump_mflux(argv)
+    if framework != "diffusers":
+        from . import foreign
+
+        return foreign.dump(**foreign.parse(framework, argv[1:]))
     args = parse_prune(argv[1:]) if argv[:1] == ["prune"] else parse(argv)
     if out:
         args["out"] = out
@@ -47,6 +51,11 @@ def execute(argv, out, signals):
         if not e.filename and e.errno != errno.ENOSPC:
             raise
         raise SystemExit(f"{e.filename or 'writing'}: {e.strerror}") from e
+
+
+def framework_of(argv) -> str:
+    words = [w for word in argv for w in word.split("=", 1)] if argv[:1] == ["dump"] else []
+    return next((w for flag, w in zip(words, words[1:]) if flag == "--framework"), "diffusers")
 
 
 def dump_mflux(argv):

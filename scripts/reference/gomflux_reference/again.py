@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+from . import foreign
+from .foreign import FRAMEWORKS
+
 SAME = ("prompt", "negative_prompt", "steps", "guidance", "seed", "height", "width", "max_sequence_length", "compute")
 CFG = ("true_cfg_scale", "cfg_normalization", "cfg_truncation")
 
@@ -17,6 +20,9 @@ def repeat(
         raise SystemExit(f"{folder} is no run: {e}") from e
     if settings.get("command") != "dump":
         raise SystemExit(f"{folder / 'settings.json'}: {settings.get('command')} is not a generation that was dumped")
+    if settings.get("framework") in FRAMEWORKS:
+        where = model or find(folder, settings["model"]) or missing(folder, f"model {settings['model']}")
+        return foreign.again(folder, out, settings, where, taps=taps, memory=memory, sample=sample, stats=stats)
     same = {key: settings[key] for key in SAME}
     same |= {key: settings[key] for key in CFG if key in settings}
     same |= {"image_strength": settings.get("image_strength"), "scheduler": settings.get("scheduler")}

@@ -38,7 +38,7 @@ def check_dump(argv, parser):
 
 def dump_arguments(c, schedulers):
     run_arguments(c, schedulers)
-    c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="the program to record")
+    c.add_argument("--framework", choices=("diffusers", "mflux", "seedvr2", "spandrel"), default="diffusers", help="the program to record")
     tap_arguments(c, None)
     looking_arguments(c)
     c.add_argument("--step-cache", metavar="RULE", help="leave out most of the transformer in some steps: first-block:THRESHOLD")

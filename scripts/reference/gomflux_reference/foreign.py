@@ -1,11 +1,28 @@
-"""References that are not libraries: the code of a model's makers, in a clone of their repository at one commit."""
+"""References that are not diffusers: another library, or the code of a model's makers in a clone of their repository at one commit.
 
+A module of FRAMEWORKS has run(record, model, picture, size, seed, compute, source), which enlarges a picture with record
+watching the modules, and returns more settings; and the class Recorder, if record.Recorder does not do."""
+
+import argparse
+import importlib
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
+
+from . import record, runs
+from .arguments import looking_arguments, tap_arguments
+from .stats import attach
+
+FRAMEWORKS = {"seedvr2": "seedvr2", "spandrel": "upscaler"}
+PACKAGES = {"seedvr2": ("torch", "numpy", "pillow"), "spandrel": ("spandrel", "torch", "numpy", "pillow")}
+SAME = ("height", "width", "seed", "compute")  # of a run that is repeated
+SOURCES = Path(os.environ.get("GOMFLUX_REFERENCE_SOURCES") or Path(sys.prefix) / "sources")  # clones
 
 SAMPLES = 12  # of each output
 
@@ -13,6 +30,7 @@ SAMPLES = 12  # of each output
 def clone(folder: Path, repository: str, commit: str):
     """Clones a repository into a folder unless it is there, and checks that it has the commit. Its modules can be imported then."""
     if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "clone", "--quiet", repository, folder], check=True)
         subprocess.run(["git", "-C", folder, "checkout", "--quiet", commit], check=True)
     found = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
@@ -44,6 +62,52 @@ def fill(parameters: dict):
 def samples(output) -> torch.Tensor:
     values = output.detach().flatten()
     return values[:: len(values) // SAMPLES + 1].float().clone()
+
+
+def parse(framework: str, argv) -> dict:
+    usual = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"gomflux-reference dump --framework {framework}", formatter_class=usual)
+    parser.add_argument("model", type=Path, help="the file or folder of a network that enlarges images, as gomflux upscale takes it")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--framework", choices=FRAMEWORKS)
+    parser.add_argument("--picture", type=Path, required=True, help="the image to enlarge")
+    parser.add_argument("--height", type=int, help="of the result; for networks of one scale that follows")
+    parser.add_argument("--width", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compute", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--source", type=Path, default=SOURCES / framework, help="the makers' repository; cloned if it is not there")
+    tap_arguments(parser)
+    looking_arguments(parser)
+    return vars(parser.parse_args(argv))
+
+
+def dump(framework, model, out, picture, height, width, seed, compute, source, taps, sample, memory, stats=()):
+    """Records how a network enlarges a picture."""
+    module = importlib.import_module(f".{FRAMEWORKS[framework]}", __package__)
+    recorder = getattr(module, "Recorder", record.Recorder)(out, taps, sample, memory)
+    attach(recorder, stats)
+    image = Image.open(picture).convert("RGB")
+    with recorder, torch.no_grad():
+        found = module.run(recorder, model, image, (height, width), seed, compute, source)
+        recorder.put("image", found.pop("image"))
+    near = os.path.relpath(picture, out), os.path.relpath(model, out.parent)
+    recorder.finish(
+        {
+            "command": "dump", "framework": framework, "upscaler": True, "model": near[1], "picture": near[0], "height": height,
+            "width": width, "seed": seed, "compute": compute, "taps": taps, **found,
+            "versions": runs.versions(PACKAGES[framework]),
+        }
+    )  # fmt: skip
+
+
+def again(folder: Path, out: Path, settings: dict, model, **looks):
+    """Repeats a run by its settings."""
+    same = {key: settings.get(key) for key in SAME}
+    dump(settings["framework"], Path(model), out, folder / settings["picture"], **same, source=SOURCES / settings["framework"], **looks)
+
+
+def pixels(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image))
 
 
 class Recorder:

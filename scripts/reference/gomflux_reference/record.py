@@ -148,10 +148,10 @@ class Recorder:
     def wants(self, name: str) -> bool:
         return name in self.taps or any(name in taps for taps, _ in self.observers)
 
-    def watch(self, component: str, module: torch.nn.Module, stepped: bool = False, skipped: tuple[str, ...] = ()):
-        """Records a component's modules, except those whose paths begin with one of skipped."""
+    def watch(self, component: str, module: torch.nn.Module, stepped: bool = False, skipped: tuple[str, ...] = (), rename=str):
+        """Records a component's modules, except those whose paths begin with one of skipped, or that rename returns None for."""
         for path, m in module.named_modules():
-            if skipped and path.startswith(skipped):
+            if skipped and path.startswith(skipped) or (path := rename(path)) is None:
                 continue
             name = f"{component}.{path}" if path else component
             self.names.add(name)

@@ -4,12 +4,14 @@ import math
 import re
 from pathlib import Path
 
+import spandrel
 import torch
 from safetensors.torch import save_file
 from spandrel.architectures.Compact import Compact
 from spandrel.architectures.ESRGAN import ESRGAN
 
-from .foreign import pattern, samples
+from .files import MEMORY
+from .foreign import dump, fill, pattern, pixels, samples
 
 FEATURES = {"num_filters": 8}  # the dense blocks of spandrel always have 32 channels more
 # name: the class, its arguments, and the height and width of the image
@@ -36,6 +38,21 @@ def basicsr(name: str, ups: int) -> str:
     if m := re.fullmatch(r"model\.(\d+)", name):
         return last.get(int(m[1]), "")
     return ""
+
+
+def run(recorder, model: Path, picture, _size, _seed, compute, _source) -> dict:
+    """Enlarges a picture by a network of spandrel, whose modules have the names of BasicSR."""
+    network = spandrel.ModelLoader().load_from_file(model).model.to(getattr(torch, compute)).eval()
+    names = {m: m for m, _ in network.named_modules() if m.startswith("body.")}
+    if isinstance(network, ESRGAN):
+        blocks = len(network.model[1].sub) - 1
+        names = {m: basicsr(m, int(math.log2(network.scale))) for m, _ in network.named_modules()}
+        names[f"model.1.sub.{blocks}"] = "conv_body"
+    recorder.watch("upscaler", network, True, rename=lambda m: m and (names.get(m) or None))
+    x = pixels(picture)
+    recorder.put("image.in", x)
+    y = network(x.permute(2, 0, 1)[None].to(getattr(torch, compute)) / 255)
+    return {"image": y[0].permute(1, 2, 0).clamp(0, 1).mul(255).round().byte(), "height": y.shape[2], "width": y.shape[3]}
 
 
 def golden(folder: Path):
@@ -74,3 +91,18 @@ def golden(folder: Path):
     torch.manual_seed(0)
     tiny = Compact(num_feat=4, num_conv=0, upscale=2)  # for tests of the command
     save_file({name: p.detach().half() for name, p in tiny.named_parameters()}, folder / "network.safetensors")
+    recorded(folder / "runs/real-esrgan")
+
+
+def recorded(at: Path):
+    """Writes a small network of Real-ESRGAN x2, and a run of it."""
+    from . import goldens
+
+    at.mkdir(parents=True, exist_ok=True)
+    network = ESRGAN(**MODELS["rrdb-x2"][1])
+    names = {m: basicsr(m, 2) for m, _ in network.named_modules()} | {"model.1.sub.1": "conv_body"}
+    parameters = {f"{names[key.rpartition('.')[0]]}.{key.rpartition('.')[2]}": p for key, p in network.named_parameters()}
+    fill(parameters)
+    save_file({name: p.detach().half().contiguous() for name, p in parameters.items()}, at / "model.safetensors")
+    goldens.draw(15, 12).save(at / "image.png")
+    dump("spandrel", at / "model.safetensors", at / "dump", at / "image.png", None, None, 0, "float64", None, ["*"], 0, MEMORY)

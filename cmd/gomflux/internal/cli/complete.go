@@ -41,13 +41,10 @@ func CompleteFiles(extensions ...string) cobra.CompletionFunc {
 // CompleteUpscaler offers networks for gomflux upscale, and files if no network fits.
 func CompleteUpscaler(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var found []string
-	for _, m := range catalog.Upscalers {
-		if strings.HasPrefix(m.Name, prefix) {
-			found = append(found, m.Name)
+	for _, name := range append(catalog.UpscalerNames(), gomflux.Lanczos) {
+		if strings.HasPrefix(name, prefix) {
+			found = append(found, name)
 		}
-	}
-	if strings.HasPrefix(gomflux.Lanczos, prefix) {
-		found = append(found, gomflux.Lanczos)
 	}
 	if len(found) == 0 {
 		return []string{"safetensors"}, cobra.ShellCompDirectiveFilterFileExt

@@ -46,8 +46,8 @@ func enlarges(class string, scale int) string {
 
 // FoundUpscaler describes a network that enlarges images, nil if the name is that of something else.
 func FoundUpscaler(name string) *ListedModel {
-	s, err := catalog.FindUpscaler(name)
-	if err != nil || s.Folder == "" { // a built-in name is that of the model
+	s := catalog.OnlyUpscaler(name)
+	if s == nil {
 		return nil
 	}
 	m := &ListedModel{Name: name, Supported: true}

@@ -18,6 +18,7 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/upscaler"
 )
 
 const upscaleHelp = `Upscale enlarges images by a network of the family of ESRGAN and Real-ESRGAN, or
@@ -60,6 +61,7 @@ type upscaleOptions struct {
 	upscaler      string
 	scale         cli.Optional[float64]
 	height, width cli.Optional[int]
+	colours       cli.Optional[string]
 	noMetadata    bool
 	lowRAM        bool
 
@@ -79,7 +81,7 @@ func NewUpscaleCommand() *cobra.Command {
 	o := &upscaleOptions{
 		ModelFlags: cli.NewModelFlags(), weights: cli.NewWeightFlags(), scale: cli.Scale("number"), height: cli.Count("pixels"),
 		width: cli.Count("pixels"), refine: cli.Strength("strength"), steps: cli.Count("steps"), guidance: cli.Scale("scale"),
-		tile: cli.Count("pixels"),
+		tile: cli.Count("pixels"), colours: cli.OneOf("way", upscaler.LAB, upscaler.Wavelet),
 	}
 	cmd := &cobra.Command{
 		Use:   "upscale IMAGE... [--model MODEL]",
@@ -119,6 +121,7 @@ func (o *upscaleOptions) addFlags(f *pflag.FlagSet) {
 	f.VarP(&o.height, "height", "H", "height in pixels")
 	f.VarP(&o.width, "width", "W", "width in pixels; of height and width, one is enough")
 	o.AddFile(f, "", "output `file` (default: the image's name with _upscaled.png, in the current folder)")
+	f.Var(&o.colours, "color-correction", "how SeedVR2's result gets the image's colours: lab, or as its makers do (default: lab)")
 	f.BoolVar(&o.noMetadata, "no-metadata", false, "write no settings to the image")
 	f.Var(&o.refine, "refine", "generate the enlarged image again, with so much new: above 0 and below 1")
 	f.Var((*cli.ModelName)(&o.ModelFlags.Model), "refine-model", "model for that (default: "+o.Fallback+")")
@@ -229,6 +232,9 @@ func (o *upscaleOptions) run(ctx context.Context, out *ui.Output, args []string)
 	if len(o.seed) > 0 && !o.refine.Given() && !u.upscaler.Seeded() {
 		return cli.UsageErrorf("--seed has no effect without --refine, except with SeedVR2")
 	}
+	if o.colours.Given() && !u.upscaler.Seeded() {
+		return cli.UsageErrorf("--color-correction has no effect, except with SeedVR2")
+	}
 	if o.refine.Given() {
 		if err := u.openModel(ctx); err != nil {
 			return err
@@ -279,7 +285,8 @@ func (u *upscaling) image(ctx context.Context, name string, p *picture.Picture) 
 		MessageType: "image", Source: name, FromWidth: from.X, FromHeight: from.Y, Model: u.upscaler.Name(), Class: u.upscaler.Class(),
 		Scale: u.upscaler.Scale(), Device: string(u.upscaler.Device()), Dtype: string(u.upscaler.Dtype()),
 	}
-	options := &gomflux.UpscaleOptions{Scale: u.scale.OrZero(), Width: u.width.OrZero(), Height: u.height.OrZero()}
+	options := &gomflux.UpscaleOptions{Scale: u.scale.OrZero(), Width: u.width.OrZero(), Height: u.height.OrZero(),
+		ColorCorrection: u.colours.OrZero()}
 	if u.upscaler.Seeded() {
 		r.Seed = &options.Seed
 		if len(u.seed) > 0 {

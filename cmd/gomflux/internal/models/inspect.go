@@ -230,7 +230,7 @@ func (o *inspectOptions) openWeights(name, base string) (*openWeights, error) {
 }
 
 func openModelWeights(name, base string) (*openWeights, error) {
-	if source, err := catalog.FindUpscaler(name); err == nil && base == "" && source.Folder != "" {
+	if source := catalog.OnlyUpscaler(name); source != nil && base == "" {
 		w, err := inspect.OpenWeights(source.FS)
 		return &openWeights{w, source.Name, source.Folder}, err
 	}
