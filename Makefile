@@ -96,8 +96,8 @@ NIGHTLY_SEED := $(strip $(shell od -An -N4 -tu4 /dev/urandom))
 nightly: build ## run with random seeds what CI runs with fixed ones, and what it leaves out: all of parity, fuzz, race
 	@echo "NIGHTLY_SEED=$(NIGHTLY_SEED) repeats this run"
 	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "TestMatrix|TestRefineFamilies" -v -timeout 2h
-	GOMFLUX_FAULTS=all go test ./parity ./transformer ./models ./cmd/gomflux \
-		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestAssistantProtocol" -v
+	GOMFLUX_FAULTS=all go test ./parity ./transformer ./vae ./models ./cmd/gomflux \
+		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestGroup$$|TestAssistantProtocol" -v
 	$(MAKE) parity PARITY_SEED=$(NIGHTLY_SEED)
 	$(MAKE) fuzz
 	GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) $(MAKE) race

@@ -106,8 +106,8 @@ func testGroup(t *testing.T, g *mlx.Group, class string, m Autoencoder) {
 			got := f.run()
 			off, _ := difference(got.Floats(), want)
 			received := g.Received() - before
-			what := fmt.Sprintf("%s: %s of %d rows of latents, budget %d: off by %.2g, %d bytes received", class, f.name, f.rows, test.budget,
-				off, received)
+			what := fmt.Sprintf("%s: %s of %d rows of latents, budget %d: off by %.2g, %d bytes received",
+				class, f.name, f.rows, test.budget, off, received)
 			t.Log(what)
 			if !(off < 2e-6) || received > 0 != (f.rows >= g.Size()) {
 				t.Error(what)
