@@ -98,8 +98,8 @@ nightly: build ## run with random seeds what CI runs with fixed ones, and what i
 	@echo "NIGHTLY_SEED=$(NIGHTLY_SEED) repeats this run"
 	$(MAKE) test TEST=
 	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "TestMatrix|TestRefineFamilies" -v -timeout 2h
-	GOMFLUX_FAULTS=all go test ./parity ./transformer ./models ./cmd/gomflux \
-		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestAssistantProtocol" -v
+	GOMFLUX_FAULTS=all go test ./parity ./transformer ./vae ./models ./cmd/gomflux \
+		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestGroup$$|TestAssistantProtocol" -v
 	$(MAKE) parity PARITY_SEED=$(NIGHTLY_SEED)
 	$(MAKE) fuzz
 	GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) $(MAKE) race

@@ -210,10 +210,12 @@ func (r *Run) encodeReference(img input) *mlx.Array {
 func (r *Run) encodeInput(key inputKey, encode func() *mlx.Array) *mlx.Array {
 	cached := !r.points.Active()
 	if cached {
-		if e, ok := r.inputCache.find(func(e encodedInput) bool { return e.key == key }); ok {
+		e, ok := r.inputCache.find(func(e encodedInput) bool { return e.key == key })
+		if r.allHave(ok) {
 			return r.share(e.latents)[0]
 		}
 	}
+	defer r.divideRows()()
 	latents := mlx.Scope(encode)
 	mlx.Eval(latents)
 	mlx.StopPoint()

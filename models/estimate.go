@@ -57,6 +57,7 @@ func (r *Run) estimateWith(w residency, q *mlx.Quantization, m memoryModel) Esti
 	if r.previewer != nil {
 		e.out.Weights[previewWeights] = weightsSize(r.previewer.component.Model)
 	}
+	defer r.divideRows()()
 	tokens, encoder := e.encode()
 	e.encodeImages(encoder)
 	e.step(tokens)

@@ -172,6 +172,7 @@ func (r *Run) checkBatch(seeds []uint64) error {
 // decodeResult decodes one image of latents [B, C, h, w], or its layers, or the override of the decoder's
 // input.
 func (r *Run) decodeResult(latents *mlx.Array, index int) ([]*image.NRGBA, error) {
+	defer r.divideRows()()
 	if !r.isOverridden("vae.decode.in", -1) {
 		one := latents.Slice(0, index, index+1).Squeeze(0)
 		if r.images() > 1 {

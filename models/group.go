@@ -259,6 +259,31 @@ func (r *Run) joinSplit(seeds []uint64) error {
 	return Agree(r.group, append(r.fields(), Field{"the seeds", fmt.Sprint(seeds)}))
 }
 
+// divideRows makes the members of the group divide the rows of images in the autoencoder, until end is called.
+// Without it this process encodes and decodes alone, as for a preview.
+func (r *Run) divideRows() (end func()) {
+	r.vae.SetGroup(r.rows())
+	return func() { r.vae.SetGroup(nil) }
+}
+
+// rows returns the group whose members divide the rows of images, nil if the image must be that of one process bit for bit.
+func (r *Run) rows() *mlx.Group {
+	if r.Split == SplitPictures || r.Split == SplitPasses && r.group.Size() == 2 {
+		return nil
+	}
+	return r.group
+}
+
+// allHave reports whether all processes that encode an image together have its latents already.
+func (r *Run) allHave(own bool) bool {
+	if g := r.rows(); g != nil {
+		for _, has := range g.Gather(fmt.Append(nil, own)) {
+			own = own && string(has) == "true"
+		}
+	}
+	return own
+}
+
 // own returns the prompts whose passes this process computes.
 func (r *Run) own() []*prompt {
 	if r.passes == nil {

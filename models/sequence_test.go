@@ -40,9 +40,19 @@ func TestSplitSequence(t *testing.T) {
 			if r.Split = SplitSequence; n == 4 && p.UsesNegativePrompt(r) {
 				r.Split = SplitPasses
 			}
+			received := map[Phase]int64{}
+			r.Progress = func(p Progress) {
+				if received[p.Phase] == 0 {
+					received[p.Phase] = g.Received()
+				}
+			}
 			got, err := p.Generate(r)
 			if err != nil {
 				t.Fatalf("%s: %v", c.Name, err)
+			}
+			encode, decode := received[PhaseStep]-received[PhaseEncode], g.Received()-received[PhaseDecode]
+			if decode < 1000 || (len(r.References) > 0 || p.Fills()) != (encode > 1000) {
+				t.Errorf("%s: received %d bytes while images were encoded, and %d while one was decoded", c.Name, encode, decode)
 			}
 			worst := 0
 			for i, v := range want.Image.Pix {

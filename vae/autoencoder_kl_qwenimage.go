@@ -179,7 +179,7 @@ func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
 }
 
 func (e *qwenEncoder) Forward(x *mlx.Array) *mlx.Array {
-	if e.strips.budget > 0 && !e.Observed() {
+	if e.strips.use(&e.Module) {
 		return e.strips.run(x, e.layers())
 	}
 	layers := []nn.Layer{e.ConvIn}
@@ -237,7 +237,7 @@ func newQwenDecoder(c KLQwenImageConfig, s *strips) *qwenDecoder {
 }
 
 func (d *qwenDecoder) Forward(x *mlx.Array) *mlx.Array {
-	if d.strips.budget > 0 && !d.Observed() {
+	if d.strips.use(&d.Module) {
 		return d.strips.run(x, d.layers())
 	}
 	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
@@ -389,9 +389,7 @@ func (r *qwenResample) stage() stage {
 	return stage{conv: r.Resample.Conv, after: 1}
 }
 
-func (r *qwenResample) strip(x *mlx.Array, budget int64) *mlx.Array {
-	return r.stage().strip(x, budget)
-}
+func (r *qwenResample) strip(x *mlx.Array, s *strips) *mlx.Array { return r.stage().strip(x, s) }
 
 func (r *qwenResample) memory(in size, m memoryModel) (int64, size) { return r.stage().memory(in, m) }
 
@@ -404,18 +402,14 @@ type qwenAttention struct {
 	Proj  *nn.Conv2d   `w:"proj"`
 }
 
-func (a *qwenAttention) Forward(x *mlx.Array) *mlx.Array { return a.forward(x, maxScores) }
+func (a *qwenAttention) Forward(x *mlx.Array) *mlx.Array { return a.strip(x, &strips{}) }
 
-func (a *qwenAttention) forward(x *mlx.Array, scores int) *mlx.Array {
-	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
-	qkv := a.ToQKV.Forward(a.Norm.Forward(x)).Reshape(n, 1, h*w, 3*c).Split(3, -1)
-	q, k, v := a.TapQKV(nn.AttentionOptions{}, qkv[0], qkv[1], qkv[2])
-	y := a.Proj.Forward(attend(q, k, v, scores).Reshape(n, h, w, c))
+func (a *qwenAttention) strip(x *mlx.Array, s *strips) *mlx.Array {
+	n, c := x.Dim(0), x.Dim(3)
+	qkv := a.ToQKV.Forward(a.Norm.Forward(s.whole(x))).Reshape(n, 1, -1, 3*c).Split(3, -1)
+	q, k, v := a.TapQKV(nn.AttentionOptions{}, s.own(2, qkv[0]), qkv[1], qkv[2])
+	y := a.Proj.Forward(attend(q, k, v, scores(s.limit())).Reshape(x.Shape()...))
 	return a.TapImage(x.Add(y), x)
-}
-
-func (a *qwenAttention) strip(x *mlx.Array, budget int64) *mlx.Array {
-	return a.forward(x, scores(budget))
 }
 
 func (a *qwenAttention) memory(in size, m memoryModel) (int64, size) { return attentionMemory(in, m) }

@@ -276,11 +276,11 @@ func (b *shortcutBlock) layers() []layer {
 // resampler returns the layer that changes the size; nil if the block keeps it.
 func (b *shortcutBlock) resampler() *qwenResample { return cmp.Or(b.Downsampler, b.Upsampler) }
 
-func (b *shortcutBlock) strip(x *mlx.Array, budget int64) *mlx.Array {
-	y := mlx.EvalChain(x, b.Resnets, func(r *resnet, x *mlx.Array) *mlx.Array { return r.strip(x, budget) })
+func (b *shortcutBlock) strip(x *mlx.Array, s *strips) *mlx.Array {
+	y := mlx.EvalChain(x, b.Resnets, func(r *resnet, x *mlx.Array) *mlx.Array { return r.strip(x, s) })
 	add := func(y *mlx.Array, lo, hi int) *mlx.Array { return y.Add(b.AvgShortcut.rows(x, lo, hi)) }
 	if r := b.resampler(); r != nil {
-		return r.stage().stripThen(y, budget, add)
+		return r.stage().stripThen(y, s, add)
 	}
 	return add(y, 0, y.Dim(1))
 }

@@ -169,10 +169,13 @@ func (m *Tiny) Unused() []string { return nil }
 // outputs of their layers; 0 is no limit.
 func (m *Tiny) SetBudget(bytes int64) { m.strips.budget = max(0, bytes) }
 
+// SetGroup makes Encode and Decode divide the rows of an image over the members of a group.
+func (m *Tiny) SetGroup(g *mlx.Group) { m.strips.group = g }
+
 // DecodeMemory estimates the memory in bytes that Decode takes for one image.
 func (m *Tiny) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
 	h, w := (height+m.scale()-1)/m.scale(), (width+m.scale()-1)/m.scale()
-	return m.strips.memoryModel(d, dtype).peak(m.Decoder.stages, size{max(1, h), max(1, w), m.Config.LatentChannels})
+	return m.strips.peak(d, dtype, m.Decoder.stages, size{max(1, h), max(1, w), m.Config.LatentChannels}, 1)
 }
 
 // EncodeMemory estimates the memory in bytes that Encode takes for one image.
@@ -180,7 +183,7 @@ func (m *Tiny) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) in
 	if m.Encoder == nil {
 		return 0
 	}
-	return m.strips.memoryModel(d, dtype).peak(m.Encoder.stages, size{max(1, height), max(1, width), 3})
+	return m.strips.peak(d, dtype, m.Encoder.stages, size{max(1, height), max(1, width), 3}, m.scale())
 }
 
 // tinyCoder is diffusers' EncoderTiny or DecoderTiny.
@@ -248,7 +251,7 @@ func (t *tinyCoder) addBlocks(n, width int, pool bool) {
 
 func (t *tinyCoder) Forward(x *mlx.Array) *mlx.Array {
 	y := mlx.Scope(func() *mlx.Array { return t.before(x) })
-	if t.strips.budget > 0 && !t.Observed() {
+	if t.strips.use(&t.Module) {
 		y = t.strips.run(y, t.stages)
 	} else {
 		y = chain(y, t.Layers, nn.Layer.Forward)
@@ -314,10 +317,13 @@ func (b *tinyBlock) pooled(x *mlx.Array) *mlx.Array {
 	return mlx.Scope(func() *mlx.Array { return x.Add(b.Pool.Forward(x)) })
 }
 
-func (b *tinyBlock) strip(x *mlx.Array, budget int64) *mlx.Array {
-	in := b.pooled(x)
+func (b *tinyBlock) strip(x *mlx.Array, s *strips) *mlx.Array {
+	in := x
+	if b.Pool != nil {
+		in = s.own(1, b.pooled(s.whole(x)))
+	}
 	return mlx.EvalChain(in, b.convs(), func(conv *nn.Conv2d, x *mlx.Array) *mlx.Array {
-		return convStage(conv).stripThen(x, budget, func(y *mlx.Array, lo, hi int) *mlx.Array {
+		return convStage(conv).stripThen(x, s, func(y *mlx.Array, lo, hi int) *mlx.Array {
 			if conv == b.Conv.Out {
 				y = slice(in, lo, hi).Add(y)
 			}
@@ -341,8 +347,8 @@ func (p *tinyPool) Forward(x *mlx.Array) *mlx.Array {
 // rectifiedStage is a convolution followed by ReLU.
 type rectifiedStage struct{ stage }
 
-func (s rectifiedStage) strip(x *mlx.Array, budget int64) *mlx.Array {
-	return s.stripThen(x, budget, func(y *mlx.Array, lo, hi int) *mlx.Array { return rectified(y) })
+func (s rectifiedStage) strip(x *mlx.Array, by *strips) *mlx.Array {
+	return s.stripThen(x, by, func(y *mlx.Array, lo, hi int) *mlx.Array { return rectified(y) })
 }
 
 // relu is torch.nn.ReLU on [N, H, W, C].

@@ -173,7 +173,7 @@ func newEncoder(c CoderConfig, s *strips) *encoder {
 }
 
 func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
-	if e.strips.budget > 0 && !e.Observed() {
+	if e.strips.use(&e.Module) {
 		return e.strips.run(x, e.layers())
 	}
 	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*downBlock).Forward)
@@ -228,7 +228,7 @@ func newDecoder(c CoderConfig, widths []int, s *strips) *decoder {
 }
 
 func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
-	if d.strips.budget > 0 && !d.Observed() {
+	if d.strips.use(&d.Module) {
 		return d.strips.run(x, d.layers())
 	}
 	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
@@ -421,16 +421,16 @@ type attention struct {
 	ToOut     []*nn.Linear  `w:"to_out"`
 }
 
-func (a *attention) Forward(x *mlx.Array) *mlx.Array { return a.forward(x, maxScores) }
+func (a *attention) Forward(x *mlx.Array) *mlx.Array { return a.strip(x, &strips{}) }
 
-// forward computes at most the given number of attention scores at a time.
-func (a *attention) forward(x *mlx.Array, scores int) *mlx.Array {
-	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
-	y := a.GroupNorm.ForwardTokens(x.Reshape(n, h*w, c), h, w)
-	q, k, v := nn.Heads(a.ToQ.Forward(y), 1), nn.Heads(a.ToK.Forward(y), 1), nn.Heads(a.ToV.Forward(y), 1)
+func (a *attention) strip(x *mlx.Array, s *strips) *mlx.Array {
+	all := s.whole(x)
+	n, h, w, c := all.Dim(0), all.Dim(1), all.Dim(2), all.Dim(3)
+	y := a.GroupNorm.ForwardTokens(all.Reshape(n, h*w, c), h, w)
+	q, k, v := nn.Heads(a.ToQ.Forward(s.own(1, y)), 1), nn.Heads(a.ToK.Forward(y), 1), nn.Heads(a.ToV.Forward(y), 1)
 	q, k, v = a.TapQKV(nn.AttentionOptions{}, q, k, v)
-	y = a.ToOut[0].Forward(nn.MergeHeads(attend(q, k, v, scores)))
-	return a.TapImage(x.Add(y.Reshape(n, h, w, c)), x)
+	y = a.ToOut[0].Forward(nn.MergeHeads(attend(q, k, v, scores(s.limit()))))
+	return a.TapImage(x.Add(y.Reshape(x.Shape()...)), x)
 }
 
 // maxScores limits the number of attention scores that are computed at a time: 256 MB

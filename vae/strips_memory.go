@@ -1,6 +1,7 @@
 package vae
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -12,6 +13,8 @@ type memoryModel struct {
 	device mlx.Device
 	dtype  mlx.Dtype
 	budget int64 // bytes per image, or noBudget
+	// members is the number of processes that divide the rows of an image, of which one is estimated.
+	members int
 }
 
 const noBudget = math.MaxInt64
@@ -29,33 +32,41 @@ func (m memoryModel) item() int64 {
 	return 2
 }
 
-// peak returns the largest memory that one of the layers takes.
-func (m memoryModel) peak(layers []layer, in size) int64 {
+// peak returns the largest memory that one of the layers takes, and the size of the last one's output.
+func (m memoryModel) peak(layers []layer, in size) (int64, size) {
 	most := int64(0)
 	for _, l := range layers {
 		var n int64
 		n, in = l.memory(in, m)
 		most = max(most, n)
 	}
-	return most
+	return most, in
 }
 
 // DecodeMemory estimates the memory in bytes that Decode takes for one image.
 func (m *coder) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
 	h, w := (height+m.scale-1)/m.scale, (width+m.scale-1)/m.scale
-	return m.strips.memoryModel(d, dtype).peak(m.decoder.layers(), size{max(1, h), max(1, w), m.latentChannels})
+	return m.strips.peak(d, dtype, m.decoder.layers(), size{max(1, h), max(1, w), m.latentChannels}, 1)
 }
 
 // EncodeMemory estimates the memory in bytes that Encode takes for one image.
 func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	return m.strips.memoryModel(d, dtype).peak(m.encoder.layers(), size{max(1, height), max(1, width), m.imageChannels})
+	return m.strips.peak(d, dtype, m.encoder.layers(), size{max(1, height), max(1, width), m.imageChannels}, m.scale)
+}
+
+// peak returns the largest memory that one of the layers takes in a process. A row of latents is scale rows of the input.
+func (s *strips) peak(d mlx.Device, dtype mlx.Dtype, layers []layer, in size, scale int) int64 {
+	m := s.memoryModel(d, dtype)
+	if rows := in.h / scale; s.divides(rows) {
+		m.members, m.budget = s.group.Size(), cmp.Or(s.budget, allRows)
+		in.h = (rows + m.members - 1) / m.members * scale
+	}
+	most, _ := m.peak(layers, in)
+	return most
 }
 
 func (s *strips) memoryModel(d mlx.Device, dtype mlx.Dtype) memoryModel {
-	if s.budget == 0 {
-		return memoryModel{d, dtype, noBudget}
-	}
-	return memoryModel{d, dtype, s.budget}
+	return memoryModel{device: d, dtype: dtype, budget: s.limit(), members: 1}
 }
 
 func (s stage) memory(in size, m memoryModel) (int64, size) {
@@ -63,7 +74,12 @@ func (s stage) memory(in size, m memoryModel) (int64, size) {
 	if m.onHost() && m.budget == noBudget {
 		return in.bytes(4) + s.wholeOnHost(in.bytes(4), out.bytes(4)) + s.weights(in).bytes(4), out
 	}
-	return in.bytes(m.item()) + out.bytes(m.item()) + m.temporaries(s, in, m.rows(s, in)), out
+	rows := m.rows(s, in)
+	n := in.bytes(m.item()) + out.bytes(m.item()) + m.temporaries(s, in, rows)
+	if m.onHost() && rows == out.h { // a single strip is the output
+		n -= out.bytes(m.item())
+	}
+	return n, out
 }
 
 // wholeOnHost is the memory for a whole image if package host computes it, in addition to the input
@@ -99,15 +115,17 @@ func (u *upsample) memory(in size, m memoryModel) (int64, size) { return u.stage
 func (a *attention) memory(in size, m memoryModel) (int64, size) { return attentionMemory(in, m) }
 
 func attentionMemory(in size, m memoryModel) (int64, size) {
+	out := in
+	in.h *= m.members // the keys are those of all rows
 	tokens := int64(in.h) * int64(in.w)
 	if m.onHost() {
-		return 6 * in.bytes(4), in
+		return 6 * in.bytes(4), out
 	}
 	each := max(tokens, min(tokens*tokens, int64(scores(m.budget))))
 	if m.device == mlx.CPU { // updates the scores in place
-		return 6*in.bytes(4) + 4*each, in
+		return 6*in.bytes(4) + 4*each, out
 	}
-	return 6*in.bytes(4) + 12*each, in
+	return 6*in.bytes(4) + 12*each, out
 }
 
 // perRow estimates the bytes of temporaries that a stage takes for each row of its

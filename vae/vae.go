@@ -37,6 +37,10 @@ type Autoencoder interface {
 	// of as many rows as fit, at least one, with the same result up to rounding. 0, the
 	// default, is no limit. With a hook there is no limit.
 	SetBudget(bytes int64)
+	// SetGroup makes the members of a group divide the rows of an image in Encode and Decode,
+	// which all call at once, and which return all of the result to each; nil is this process
+	// alone. With a hook, and for fewer rows of latents than members, each computes all.
+	SetGroup(g *mlx.Group)
 	// DecodeMemory estimates the memory in bytes that Decode takes for one image under
 	// the budget, without the weights.
 	DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64

@@ -3,6 +3,7 @@
 package grouptest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -62,6 +63,37 @@ func Run(t *testing.T, n int, env ...string) [][]byte {
 		}
 	}
 	return written
+}
+
+// Planted runs a test of the running test's package in a build with a changed source file, and returns
+// its output, and whether it fails.
+func Planted(t *testing.T, source string, change func(text string) string, test string) (out string, failed bool) {
+	t.Helper()
+	source, err := filepath.Abs(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planted := change(string(text))
+	if planted == string(text) {
+		t.Fatalf("%s has no text to change", source)
+	}
+	dir := t.TempDir()
+	replaced, overlay := filepath.Join(dir, filepath.Base(source)), filepath.Join(dir, "overlay.json")
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{source: replaced}})
+	if err = cmp.Or(err, os.WriteFile(replaced, []byte(planted), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-run=^"+test+"$", ".")
+	cmd.Env = append(os.Environ(), "GOMFLUX_FAULTS=")
+	all, err := cmd.CombinedOutput()
+	return string(all), err != nil
 }
 
 func output(dir string, rank int) string { return filepath.Join(dir, fmt.Sprintf("out%d", rank)) }

@@ -174,6 +174,32 @@ func (n *GroupNorm) Statistics(x *mlx.Array, rows int) Statistics {
 	return Statistics{Mean: out[0], Rstd: out[1]}
 }
 
+// StatisticsOver is [GroupNorm.Statistics] of images whose pixels the members of a group divide. This process has
+// x, a part of so much of them.
+func (n *GroupNorm) StatisticsOver(g *mlx.Group, part float64, x *mlx.Array, rows int) Statistics {
+	channels := []int{x.Dim(0), 1, 1, x.Dim(3)}
+	kernel := n.plain(x.Dtype(), nil)
+	var own Statistics
+	fused := kernel.Usable(x)
+	if fused { // with weights 1 and biases 0 its factors are rstd, and -mean·rstd
+		kernel.Weight, kernel.Bias = mlx.Full(1, x.Dtype(), x.Dim(3)), mlx.Zeros(x.Dtype(), x.Dim(3))
+		f := kernel.Factors(x).Split(2, 1)
+		rstd := f[0].Reshape(channels...)
+		own = Statistics{Mean: f[1].Reshape(channels...).Neg().Div(rstd), Rstd: rstd}
+	} else {
+		own = n.Statistics(x, rows)
+	}
+	mean := g.AllSum(own.Mean.Times(part))
+	variance := mlx.Scalar(1, mlx.Float32).Div(own.Rstd.Square()).Add(own.Mean.Sub(mean).Square()) // about the mean of all, plus Eps
+	all := Statistics{Mean: mean, Rstd: g.AllSum(variance.Times(part)).Rsqrt()}
+	if fused {
+		factor := all.Rstd.Mul(n.Weight.As(mlx.Float32))
+		summand := n.Bias.As(mlx.Float32).Sub(mean.Mul(factor))
+		all.factors = mlx.GroupFactors{Array: mlx.Concat(1, factor, summand).Reshape(x.Dim(0), 2, x.Dim(3))}
+	}
+	return all
+}
+
 // mean returns the mean of f(x) over each group, [N, 1, 1, groups, 1].
 func (n *GroupNorm) mean(x *mlx.Array, rows int, f func(*mlx.Array) *mlx.Array) *mlx.Array {
 	s := x.Shape()
