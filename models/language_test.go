@@ -319,6 +319,44 @@ func TestOwnEnhancer(t *testing.T) {
 	})
 }
 
+// TestWriteTekken lets a model write that has tekken.json alone, as Mistral publishes some.
+func TestWriteTekken(t *testing.T) {
+	files := fstest.MapFS{"config.json": {Data: []byte(`{"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3",
+		"vocab_size": 400, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+		"num_key_value_heads": 1, "head_dim": 8}`)}}
+	own := component.Folder{FS: files, Points: &hooks.Points{}}
+	c, _, err := own.LanguageModel("language_model", ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := filepath.Join(t.TempDir(), "model.safetensors")
+	modeltest.WriteRandom(t, weights, c.Model, rand.New(rand.NewPCG(1, 2)))
+	const tekken = "../textenc/tokenizer/testdata/tekken-3/tekken.json"
+	for from, to := range map[string]string{weights: "model.safetensors", tekken: "tekken.json"} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[to] = &fstest.MapFile{Data: data}
+	}
+	mlxtest.Do(t, func() {
+		m, err := openLanguage(t, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		text, err := m.Write([]textgen.Message{textgen.TextMessage("user", "hat</s>")}, nil, false, textgen.Options{MaxTokens: 5}, nil)
+		// <s>[INST], three letters, </s> as text, [/INST]
+		if err != nil || text.Prompt < 8 || text.Tokens != 5 {
+			t.Errorf("%+v, %v", text, err)
+		}
+		ids, err := m.Encode([]textgen.Message{textgen.TextMessage("user", "ab")})
+		if err != nil || !slices.Equal(ids, []int32{1, 3, 30 + 'a', 30 + 'b', 4}) {
+			t.Errorf("%v, %v", ids, err)
+		}
+	})
+}
+
 // TestLanguageModelPeak compares the estimated memory of reading a prompt and writing with the measured one.
 func TestLanguageModelPeak(t *testing.T) {
 	config := fstest.MapFS{"config.json": {Data: []byte(`{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 4000,

@@ -121,9 +121,15 @@ func (b *base) configFor(dir string, part *bareComponent) (map[string]any, error
 	if dir == component.Transformers || dir == component.Autoencoders {
 		config["_class_name"] = part.class
 	}
+	text, nested := config["text_config"].(map[string]any) // of newer files
 	maps.Copy(config, part.inferred.Inferred)
-	if text, ok := config["text_config"].(map[string]any); ok { // the nested config of newer files
-		maps.Copy(text, part.inferred.Inferred)
+	if nested {
+		inferred, ok := part.inferred.Inferred["text_config"].(map[string]any)
+		if !ok {
+			inferred = part.inferred.Inferred
+		}
+		maps.Copy(text, inferred)
+		config["text_config"] = text
 	}
 	return config, nil
 }
