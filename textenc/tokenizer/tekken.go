@@ -45,8 +45,8 @@ func (s *tokenizerSpec) fromTekken(data []byte) (*tokenizerFile, error) {
 	case c.Pattern != tekkenSplit:
 		return nil, fmt.Errorf("config: pattern %.40q is %w", c.Pattern, checkpoint.ErrUnsupported)
 	case c.Special < 1 || words < inside || words > len(f.Vocab) || c.Size > maxTokenID:
-		return nil, fmt.Errorf("config: default_vocab_size %d and default_num_special_tokens %d: expected %d to %d tokens that are not special",
-			c.Size, c.Special, inside, len(f.Vocab))
+		return nil, fmt.Errorf("config: default_vocab_size %d and default_num_special_tokens %d: "+
+			"expected %d to %d tokens that are not special", c.Size, c.Special, inside, len(f.Vocab))
 	}
 	s.class, s.whole, s.vocab = tekkenClass, true, make(map[string]uint32, c.Size)
 	var text strings.Builder
