@@ -152,19 +152,25 @@ func TestEnhanceQuotes(t *testing.T) {
 		lines := 0
 		count := func(p textgen.Piece) { lines += strings.Count(p.Text, "\n") }
 		e, err := m.Enhance(`a sign with "FOX 42"`, nil, false, size, r, 1, count)
-		if err != nil || e.Lost != "FOX 42" || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
+		if err != nil || !strings.Contains(e.Kept, `"FOX 42"`) || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
 			t.Errorf("%+v, %v, asked %d times", e, err, lines)
 		}
 		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
-		if err != nil || e.Lost != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
+		if err != nil || e.Kept != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
 			t.Errorf("%+v, %v", e, err)
 		}
 		if _, err = m.Enhance(" \n", nil, false, size, r, 1, nil); !errors.Is(err, errs.ErrRequest) {
 			t.Errorf("an empty prompt: %v", err)
 		}
 		r.MaxTokens = 0
-		if _, err = m.Enhance("a sign", nil, false, size, r, 1, nil); err == nil || !strings.Contains(err.Error(), "wrote nothing") {
-			t.Errorf("a model that writes nothing: %v", err)
+		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
+		if err != nil || e.Kept != "the language model wrote nothing" || e.Text.Text != "a sign" {
+			t.Errorf("a model that writes nothing: %+v, %v", e, err)
+		}
+		r.MaxTokens, r.Sampling = 300, textgen.Sampling{}
+		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
+		if err != nil || e.Kept != textgen.ErrLoop.Error() || e.Text.Text != "a sign" {
+			t.Errorf("a model that repeats a token: %+v, %v", e, err)
 		}
 		long := strings.Repeat("word ", 50_000)
 		_, err = m.Enhance(long, nil, false, size, r, 1, nil)
