@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"image"
 	"io/fs"
 
@@ -178,8 +177,8 @@ func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, r
 	if made.Own {
 		source = "the model's own " + rewriter.Component
 	}
-	if made.Lost != "" && o.Warn != nil {
-		o.Warn(fmt.Sprintf("the language model changed the quoted text %q twice: the prompt stays as it was typed", made.Lost))
+	if made.Kept != "" && o.Warn != nil {
+		o.Warn(made.Kept + ", twice: the prompt stays as it was typed")
 	}
 	return &Enhanced{
 		Prompt: made.Text.Text, Original: prompt, Model: m.name, Thinking: made.Thinking, Tokens: made.Tokens, Whole: made.Whole,

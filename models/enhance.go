@@ -15,17 +15,18 @@ import (
 // An Enhanced is a prompt that a language model rewrote.
 type Enhanced struct {
 	textgen.Text
-	// Lost is a text in quotation marks that the language model changed twice, so that Text is the prompt
-	// as it was typed.
-	Lost string
+	// Kept is the reason why Text is the prompt as it was typed, "" if it was rewritten.
+	Kept string
 	// Own reports that the language model is the component of the pipeline for this.
 	Own bool
 }
 
+var errNothing = errors.New("the language model wrote nothing")
+
 // Enhance rewrites a prompt for a family. images are those that an edit starts from, which a language
-// model without vision does not see. Of quoted texts in the prompt, none may be lost: the model is asked
-// a second time, and then the prompt stays as it is. size is that of the image, which only some language
-// models are told. It must run on the MLX thread.
+// model without vision does not see. The model is asked a second time if it changes a quoted text in the
+// prompt, writes nothing, or repeats itself endlessly; then the prompt stays as it is. size is that of the
+// image, which only some language models are told. It must run on the MLX thread.
 func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, size image.Point, r family.Rewriter, seed uint64,
 	piece func(textgen.Piece),
 ) (e Enhanced, err error) {
@@ -43,24 +44,28 @@ func (m *LanguageModel) Enhance(prompt string, images []image.Image, edit bool, 
 	o := textgen.Options{Sampling: r.SamplingFor(edit), MaxTokens: r.MaxTokens, ThinkingBudget: r.ThinkingBudget}
 	for try := range uint64(2) {
 		o.Seed = seed + try
-		if e.Text, err = m.Write(messages, images, r.Thinking, o, piece); err != nil {
+		e.Text, err = m.Write(messages, images, r.Thinking, o, piece)
+		lost := lostQuote(prompt, e.Text.Text)
+		switch {
+		case errors.Is(err, textgen.ErrLoop):
+			e.Kept = textgen.ErrLoop.Error()
+		case err != nil:
 			return e, fmt.Errorf("rewriting the prompt: %w", err)
-		}
-		if e.Text.Text == "" {
-			return e, errors.New("rewriting the prompt: the language model wrote nothing")
-		}
-		if e.Lost = lostQuote(prompt, e.Text.Text); e.Lost == "" {
-			e.Text.Text = r.Place(e.Text.Text)
+		case e.Text.Text == "":
+			e.Kept = errNothing.Error()
+		case lost == "":
+			e.Kept, e.Text.Text = "", r.Place(e.Text.Text)
 			return e, nil
+		default:
+			e.Kept = fmt.Sprintf("the language model changed the quoted text %q", lost)
+			if !e.Own { // which knows no other messages
+				messages = append(messages[:2:2], textgen.TextMessage("assistant", e.Text.Text),
+					textgen.TextMessage("user", fmt.Sprintf("The text “%s” is missing. Write the prompt again, with it.", lost)))
+			}
 		}
 		if piece != nil {
 			piece(textgen.Piece{Text: "\n"})
 		}
-		if e.Own {
-			continue // it knows no other messages
-		}
-		messages = append(messages[:2:2], textgen.TextMessage("assistant", e.Text.Text),
-			textgen.TextMessage("user", fmt.Sprintf("The text “%s” is missing. Write the prompt again, with it.", e.Lost)))
 	}
 	e.Text.Text = r.Place(prompt)
 	return e, nil
@@ -127,7 +132,7 @@ func (m *LanguageModel) say(
 ) (textgen.Text, error) {
 	t, err := m.Write(messages, []image.Image{img}, false, o, piece)
 	if err == nil && t.Text == "" {
-		err = errors.New("the language model wrote nothing")
+		err = errNothing
 	}
 	return t, err
 }

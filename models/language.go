@@ -276,7 +276,8 @@ func (m *LanguageModel) readStops(fsys fs.FS, dir string) error {
 		}
 		m.stop = append(m.stop, list...)
 	}
-	for _, token := range []string{"<|im_end|>", "<|endoftext|>"} { // of Qwen; the configs of some encoders have others
+	// of Qwen and Mistral; the configs of some encoders have others, or none
+	for _, token := range []string{"<|im_end|>", "<|endoftext|>", "</s>"} {
 		if id, ok := m.tokenizer.ID(token); ok && !slices.Contains(m.stop, id) {
 			m.stop = append(m.stop, id)
 		}

@@ -152,19 +152,25 @@ func TestEnhanceQuotes(t *testing.T) {
 		lines := 0
 		count := func(p textgen.Piece) { lines += strings.Count(p.Text, "\n") }
 		e, err := m.Enhance(`a sign with "FOX 42"`, nil, false, size, r, 1, count)
-		if err != nil || e.Lost != "FOX 42" || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
+		if err != nil || !strings.Contains(e.Kept, `"FOX 42"`) || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
 			t.Errorf("%+v, %v, asked %d times", e, err, lines)
 		}
 		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
-		if err != nil || e.Lost != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
+		if err != nil || e.Kept != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
 			t.Errorf("%+v, %v", e, err)
 		}
 		if _, err = m.Enhance(" \n", nil, false, size, r, 1, nil); !errors.Is(err, errs.ErrRequest) {
 			t.Errorf("an empty prompt: %v", err)
 		}
 		r.MaxTokens = 0
-		if _, err = m.Enhance("a sign", nil, false, size, r, 1, nil); err == nil || !strings.Contains(err.Error(), "wrote nothing") {
-			t.Errorf("a model that writes nothing: %v", err)
+		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
+		if err != nil || e.Kept != "the language model wrote nothing" || e.Text.Text != "a sign" {
+			t.Errorf("a model that writes nothing: %+v, %v", e, err)
+		}
+		r.MaxTokens, r.Sampling = 300, textgen.Sampling{}
+		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
+		if err != nil || e.Kept != textgen.ErrLoop.Error() || e.Text.Text != "a sign" {
+			t.Errorf("a model that repeats a token: %+v, %v", e, err)
 		}
 		long := strings.Repeat("word ", 50_000)
 		_, err = m.Enhance(long, nil, false, size, r, 1, nil)
@@ -315,6 +321,44 @@ func TestOwnEnhancer(t *testing.T) {
 			103, 4}
 		if err != nil || !slices.Equal(ids, want) {
 			t.Errorf("%v, %v, expected %v", ids, err, want)
+		}
+	})
+}
+
+// TestWriteTekken lets a model write that has tekken.json alone, as Mistral publishes some.
+func TestWriteTekken(t *testing.T) {
+	files := fstest.MapFS{"config.json": {Data: []byte(`{"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3",
+		"vocab_size": 400, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+		"num_key_value_heads": 1, "head_dim": 8}`)}}
+	own := component.Folder{FS: files, Points: &hooks.Points{}}
+	c, _, err := own.LanguageModel("language_model", ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := filepath.Join(t.TempDir(), "model.safetensors")
+	modeltest.WriteRandom(t, weights, c.Model, rand.New(rand.NewPCG(1, 2)))
+	const tekken = "../textenc/tokenizer/testdata/tekken-3/tekken.json"
+	for from, to := range map[string]string{weights: "model.safetensors", tekken: "tekken.json"} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[to] = &fstest.MapFile{Data: data}
+	}
+	mlxtest.Do(t, func() {
+		m, err := openLanguage(t, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		text, err := m.Write([]textgen.Message{textgen.TextMessage("user", "hat</s>")}, nil, false, textgen.Options{MaxTokens: 5}, nil)
+		// <s>[INST], three letters, </s> as text, [/INST]
+		if err != nil || text.Prompt < 8 || text.Tokens != 5 {
+			t.Errorf("%+v, %v", text, err)
+		}
+		ids, err := m.Encode([]textgen.Message{textgen.TextMessage("user", "ab")})
+		if err != nil || !slices.Equal(ids, []int32{1, 3, 30 + 'a', 30 + 'b', 4}) {
+			t.Errorf("%v, %v", ids, err)
 		}
 	})
 }

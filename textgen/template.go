@@ -54,11 +54,18 @@ const chatML = `{%- for message in messages -%}
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}`
 
+// instruct is the template of Mistral's models in whose folders the tokenizer is a tekken.json: those of version 7 and later.
+const instruct = `<s>{%- for message in messages -%}
+{% if message.role == 'system' %}[SYSTEM_PROMPT]{{ message.content }}[/SYSTEM_PROMPT]
+{%- elif message.role == 'user' %}[INST]{{ message.content }}[/INST]
+{%- else %}{{ message.content }}</s>{% endif %}
+{%- endfor %}`
+
 // maxTemplate is the largest size of a chat template in bytes. Published ones have up to 20 kB.
 const maxTemplate = 1 << 20
 
 // ReadTemplate reads the chat template of a model from the first folder that has one: in
-// chat_template.jinja, chat_template.json or tokenizer_config.json. Without any, it is that of Qwen's
+// chat_template.jinja, chat_template.json or tokenizer_config.json. Without any, it is that of Mistral's or Qwen's
 // models if the tokenizer has its tokens, as it is for images if the folder's template has no place for
 // them: the tokenizers of Qwen-Image have the template of the language model without vision.
 func ReadTemplate(fsys fs.FS, t *tokenizer.Tokenizer, dirs ...string) (*Template, error) {
@@ -98,6 +105,9 @@ func readTemplate(fsys fs.FS, t *tokenizer.Tokenizer, dirs []string) (*Template,
 				return parseTemplate(checkpoint.FullName(fsys, name), source)
 			}
 		}
+	}
+	if _, ok := t.ID("[SYSTEM_PROMPT]"); ok {
+		return parseTemplate("the chat template of Mistral", instruct)
 	}
 	for _, token := range []string{"<|im_start|>", "<|im_end|>"} {
 		if _, ok := t.ID(token); !ok {

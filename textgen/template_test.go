@@ -151,6 +151,28 @@ func TestTemplateErrors(t *testing.T) {
 	}
 }
 
+// TestMistralTemplate compares a conversation for a tekken.json with the text that mistral-common 1.13.1 has for it, with
+// versions 7, 11 and 13.
+func TestMistralTemplate(t *testing.T) {
+	tok, err := tokenizer.Load(os.DirFS("../textenc/tokenizer/testdata"), "tekken-13")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer tok.Close()
+	template, err := ReadTemplate(fstest.MapFS{}, tok, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := template.Render([]Message{
+		TextMessage("system", "Be brief."), TextMessage("user", "Hello  there"),
+		TextMessage("assistant", "Hi."), TextMessage("user", "Again"),
+	}, false)
+	want := "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST]Hello  there[/INST]Hi.</s>[INST]Again[/INST]"
+	if got := joined(parts); got != want || err != nil {
+		t.Errorf("found %q, %v, expected %q", got, err, want)
+	}
+}
+
 // TestReadTemplate finds templates in the files that have them.
 func TestReadTemplate(t *testing.T) {
 	const hi = "{{ messages[0].content }}"

@@ -208,11 +208,41 @@ func (f *File) readPackingConfig(t Tensor) (c packingConfig, err error) {
 	if t.Dtype != U8 || len(t.Shape) != 1 || t.Bytes() > maxPackingConfig {
 		return c, fmt.Errorf("expected JSON as U8 with at most %d bytes, found %s", maxPackingConfig, t.Type())
 	}
-	text := make([]byte, t.Bytes())
-	if _, err := f.f.ReadAt(text, f.Header.DataOffset+t.Begin); err != nil && !(err == io.EOF && len(text) == 0) {
-		return c, oserr.NoEOF(err)
+	text, err := f.readBytes(t)
+	if err != nil {
+		return c, err
 	}
 	return parsePackingConfig(text)
+}
+
+// readBytes reads the bytes of a tensor.
+func (f *File) readBytes(t Tensor) ([]byte, error) {
+	data := make([]byte, t.Bytes())
+	if _, err := f.f.ReadAt(data, f.Header.DataOffset+t.Begin); err != nil && !(err == io.EOF && len(data) == 0) {
+		return nil, oserr.NoEOF(err)
+	}
+	return data, nil
+}
+
+// ReadText reads the tensor of some name, U8 with a text, in which ComfyUI's files have tokenizers. It returns nil if the
+// checkpoint does not have it.
+func (c *Checkpoint) ReadText(name string, limit int64) ([]byte, error) {
+	for _, f := range c.Files {
+		t, ok := f.Header.Tensors[name]
+		if !ok {
+			continue
+		}
+		if t.Dtype != U8 || t.Bytes() > limit {
+			return nil, fmt.Errorf("%s: tensor %s: expected a text as U8 with at most %d bytes, found %s", f.Name, quote.Text(name), limit,
+				t.Type())
+		}
+		data, err := f.readBytes(t)
+		if err != nil {
+			return nil, fmt.Errorf("%s: tensor %s: %w", f.Name, quote.Text(name), err)
+		}
+		return data, nil
+	}
+	return nil, nil
 }
 
 // pack gives the weight w of a module the packing that its config describes.

@@ -3,19 +3,26 @@ package catalog
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
 // testModel is the folder of a tiny model.
@@ -123,6 +130,67 @@ func TestQwen3VLWithoutVision(t *testing.T) {
 				t.Errorf("with another base model: error %v", err)
 			}
 		})
+	}
+}
+
+// TestTekken completes a folder of FLUX.2-dev whose text encoder has the tokenizer as a tensor, as ComfyUI's have: it needs no
+// other model for it.
+func TestTekken(t *testing.T) {
+	text, err := os.ReadFile("../../textenc/tokenizer/testdata/tekken-3/tekken.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	array, err := checkpoint.NewArray("tekken_model", checkpoint.U8, []int{len(text)}, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := testModel("flux2-dev")
+	folder := t.TempDir()
+	encoder := filepath.Join(folder, "text_encoder", "model.safetensors")
+	for _, name := range []string{"transformer", "text_encoder", "vae"} {
+		if err := os.Mkdir(filepath.Join(folder, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if name != "text_encoder" {
+			modeltest.Write(t, filepath.Join(folder, name, "model.safetensors"), nil,
+				map[string]map[string]*checkpoint.Array{"": modeltest.Read(t, base+"/"+name)})
+		}
+	}
+	c := textenc.DefaultMistral3Config() // with heads as large as those of published models, which are assumed
+	c.Text.HiddenSize, c.Text.IntermediateSize, c.Text.NumHiddenLayers = 20, 36, 5
+	c.Text.NumAttentionHeads, c.Text.NumKeyValueHeads, c.Text.VocabSize = 2, 1, 480
+	modeltest.WriteRandom(t, encoder, textenc.NewMistral3(c, []int{1, 2, 5}, mlx.Float32), rand.New(rand.NewPCG(1, 2)))
+	modeltest.Edit(t, encoder, func(all map[string]*checkpoint.Array) {
+		for _, name := range slices.Collect(maps.Keys(all)) {
+			all["model."+strings.TrimPrefix(name, "language_model.")] = all[name]
+			delete(all, name)
+		}
+		all["tekken_model"] = array
+	})
+	preset, _ := presetByName("flux2-dev")
+	parts, err := componentsOfFolder(os.DirFS(folder))
+	if err != nil || !isComplete(parts, &preset) {
+		t.Errorf("the folder has %s, and needs others (%v)", describe(parts), err)
+	}
+	s, err := FindWith(folder, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := fs.ReadFile(s.FS, "tokenizer/tekken.json"); string(got) != string(text) || err != nil {
+		t.Errorf("found %d bytes, %v, expected %d", len(got), err, len(text))
+	}
+	checkWhole(t, s)
+	if err := tokenizer.Check(s.FS, "tokenizer"); err != nil {
+		t.Error(err)
+	}
+	if parts, err = componentsOfFile(os.DirFS(filepath.Dir(encoder)), "model.safetensors"); err != nil || parts[tekkenFolder] == nil {
+		t.Errorf("the file alone has %v, %v", parts, err)
+	}
+	if err := os.CopyFS(filepath.Join(folder, "tokenizer"), os.DirFS(base+"/tokenizer")); err != nil {
+		t.Fatal(err)
+	}
+	if parts, err = componentsOfFolder(os.DirFS(folder)); err != nil || len(parts[tekkenFolder].files) < 2 {
+		t.Errorf("the folder's own tokenizer is not used (%v)", err)
 	}
 }
 

@@ -67,7 +67,19 @@ func componentsOfFile(fsys fs.FS, name string) (map[string]*bareComponent, error
 		part.files["model"+safetensors], part.weights = overlayFile{fsys: fsys, path: name}, name
 		parts[p.Class.Folder] = part
 	}
-	return parts, nil
+	return parts, addTekken(parts, ck)
+}
+
+// tekkenFolder and tekkenName are where the tokenizer of a Mistral belongs that ComfyUI's files of text encoders have as a tensor.
+const tekkenFolder, tekkenName = "tokenizer", "tekken.json"
+
+func addTekken(parts map[string]*bareComponent, ck *checkpoint.Checkpoint) error {
+	data, err := ck.ReadText("tekken_model", 1<<26) // published ones have 19 MB
+	if data != nil {
+		file := overlayFile{text: data, origin: "its tensor tekken_model"}
+		parts[tekkenFolder] = &bareComponent{from: ck.Dir, files: map[string]overlayFile{tekkenName: file}}
+	}
+	return err
 }
 
 // componentsOfFolder finds the components in a folder: the folder itself, if it is a
@@ -100,7 +112,8 @@ func componentsOfFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 	}
 	for _, e := range entries {
 		info, err := fs.Stat(fsys, e.Name())
-		if err != nil || !info.IsDir() || parts[e.Name()] != nil || strings.HasPrefix(e.Name(), ".") {
+		known := parts[e.Name()] != nil && parts[e.Name()].files[tekkenName].text == nil
+		if err != nil || !info.IsDir() || known || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
 		if parts[e.Name()], err = listFiles(fsys, e.Name()); err != nil {
@@ -225,7 +238,7 @@ func readComponents(fsys fs.FS, dir string) (map[string]*bareComponent, error) {
 		}
 		parts[folder].from, parts[folder].files, parts[folder].weights = part.from, part.files, dir
 	}
-	return parts, nil
+	return parts, addTekken(parts, ck)
 }
 
 // openWeights opens a safetensors file, or those in a folder.

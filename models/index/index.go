@@ -195,6 +195,9 @@ func (x Index) Missing(fsys fs.FS, supported bool) (names []string) {
 		if file == processorConfig && has("processor_config.json") {
 			file = "processor_config.json" // as transformers 5 writes it
 		}
+		if has("tekken.json") { // with which a tokenizer needs nothing else
+			file = "tekken.json"
+		}
 		if !has("") {
 			names = append(names, name+"/")
 		} else if !has(file) {

@@ -309,9 +309,11 @@ func (f *form) messages(text string) (messages []gomflux.Message, err error) {
 		switch m.Role {
 		case "developer":
 			m.Role = "system"
+		case "tool": // a chat in which another model called tools goes on
+			m.Role = "user"
 		case "system", "user", "assistant":
 		default:
-			return nil, unsupported(name+".role", "expected system, user or assistant, found %s", quoted(m.Role))
+			return nil, unsupported(name+".role", "expected system, user, assistant or tool, found %s", quoted(m.Role))
 		}
 		if m.Parts, err = f.parts(name+".content", each.Content); err != nil {
 			return nil, err

@@ -16,7 +16,7 @@ import (
 
 const completions = "/v1/chat/completions"
 
-// chatBodies are requests in the forms that Open WebUI, SillyTavern and captioners send, as far as known; IMAGE stands for a data: URL.
+// chatBodies are requests in the forms that the code of Open WebUI 0.12.4, SillyTavern and captioners makes; IMAGE stands for a data: URL.
 var chatBodies = map[string]struct {
 	body  string
 	model string
@@ -27,6 +27,22 @@ var chatBodies = map[string]struct {
 		body: `{"model": "owner/editor", "messages": [{"role": "user", "content": "a cat"}], "stream": false,
 			"metadata": {"task": "image_prompt_generation"}}`,
 		model: "owner/editor", want: gomflux.LanguageOptions{MaxTokens: 1024}, s: gomflux.Sampling{Temperature: 0.7, TopP: 0.95}},
+	"Open WebUI, which goes on with an answer": {
+		body: `{"model": "owner/editor", "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+			{"role": "assistant", "content": "b"}], "stream": false, "continue_final_message": true, "add_generation_prompt": false,
+			"logit_bias": {"5": 1}, "user": {"name": "x", "id": "y", "email": "z", "role": "user"}, "max_tokens": 4}`,
+		model: "owner/editor", want: gomflux.LanguageOptions{MaxTokens: 4}, s: gomflux.Sampling{Temperature: 0.7, TopP: 0.95}},
+	"Open WebUI after another model has called a tool": {
+		body: `{"model": "owner/editor", "messages": [{"role": "user", "content": "draw"}, {"role": "assistant", "content": "",
+			"tool_calls": [{"id": "c", "type": "function", "function": {"name": "generate_image", "arguments": "{}"}}]},
+			{"role": "tool", "tool_call_id": "c", "content": "done"}, {"role": "user", "content": "and now?"}],
+			"tools": [{"type": "function", "function": {"name": "generate_image", "parameters": {}}}]}`,
+		model: "owner/editor", want: gomflux.LanguageOptions{MaxTokens: 1024}, s: gomflux.Sampling{Temperature: 0.7, TopP: 0.95}},
+	"a captioner for LoRAs, made for vLLM": {
+		body: `{"model": "owner/seer", "messages": [{"role": "system", "content": "You caption."}, {"role": "user", "content": [
+			{"type": "text", "text": "Describe."}, {"type": "image_url", "image_url": {"url": "IMAGE"}}]}], "max_tokens": 512,
+			"temperature": 0.6, "top_p": 0.9}`,
+		model: "owner/seer", want: gomflux.LanguageOptions{MaxTokens: 512}, s: gomflux.Sampling{Temperature: 0.6, TopP: 0.9}},
 	"SillyTavern's captions": {
 		body: `{"model": "gpt-4-turbo", "messages": [{"role": "user", "content": [{"type": "text", "text": "What is in it?"},
 			{"type": "image_url", "image_url": {"url": "IMAGE", "detail": "auto"}}]}], "max_tokens": 500}`,
@@ -144,7 +160,7 @@ func TestChatErrors(t *testing.T) {
 	}
 	for body, want := range map[string]string{
 		`{}`: "messages: is missing", `{"messages": []}`: "expected 1 to", `{"messages": {}}`: "expected an array",
-		`{"messages": [{"role": "tool", "content": "x"}]}`: "messages[0].role", message("3"): "messages[0].content",
+		`{"messages": [{"role": "robot", "content": "x"}]}`: "messages[0].role", message("3"): "messages[0].content",
 		message(`[{"type": "input_audio"}]`): "messages[0].content[0].type",
 		message(`[{"type": "image_url"}]`):   "image_url", image("https://example.org/x.png"): "fetches no URLs",
 		image("file:///etc/passwd"): "fetches no URLs", image("data:image/png;base64,AAAA"): "not a PNG",

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,9 +12,11 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// readAllAdded returns the added tokens by id, and the file that they are from. Those
-// in tokenizer_config.json take precedence over all others.
-func readAllAdded(f folder, whole *tokenizerFile, config *tokenizerConfig) (added map[uint32]fileToken, source string, err error) {
+// readAllAdded returns the added tokens by id, and the file that they are from: the
+// one with the vocabulary, or others. Those in tokenizer_config.json take precedence.
+func (s *tokenizerSpec) readAllAdded(f folder, whole *tokenizerFile, config *tokenizerConfig) (
+	added map[uint32]fileToken, source string, err error,
+) {
 	if config.AddedTokens != nil {
 		added, source = map[uint32]fileToken{}, "tokenizer_config.json"
 		for key, token := range config.AddedTokens {
@@ -33,7 +36,7 @@ func readAllAdded(f folder, whole *tokenizerFile, config *tokenizerConfig) (adde
 		return nil, "", err
 	}
 	if whole != nil {
-		source = "tokenizer.json"
+		source = path.Base(s.file)
 		for _, t := range whole.AddedTokens {
 			added[t.ID] = t
 		}
@@ -133,6 +136,8 @@ func (s *tokenizerSpec) setSpecial(whole *tokenizerFile, config *tokenizerConfig
 			return fmt.Errorf("the vocabulary does not have the unknown token %q", s.unk)
 		}
 		before, after = []string{name("bos_token")}, []string{name("eos_token")}
+	case s.class == tekkenClass:
+		before = []string{name("bos_token")}
 	case s.class.unigram:
 		after = []string{name("eos_token")}
 	case whole != nil:

@@ -37,6 +37,13 @@ type tokenizerClass struct {
 
 type object = map[string]any
 
+// tekkenClass is the class of a tekken.json, whose tokens have no other names.
+var tekkenClass = &tokenizerClass{
+	name:         "MistralCommonBackend",
+	defaults:     map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+	preTokenizer: isolated(tekkenSplit),
+}
+
 var tokenizerClasses = []*tokenizerClass{
 	{
 		name: "CLIPTokenizer",
@@ -94,8 +101,8 @@ const unigramUnknown = 2
 // for names that do not identify one.
 func classNamed(name string) (*tokenizerClass, error) {
 	switch name {
-	case "", "PreTrainedTokenizerFast", "TokenizersBackend", "LlamaTokenizer", "LlamaTokenizerFast":
-		return nil, nil // transformers reads Mistral's, which have the last two, as they are
+	case "", "PreTrainedTokenizerFast", "TokenizersBackend", "LlamaTokenizer", "LlamaTokenizerFast", "MistralCommonBackend":
+		return nil, nil // transformers reads Mistral's, which have the last three, as they are
 	}
 	names := make([]string, len(tokenizerClasses))
 	for i, c := range tokenizerClasses {

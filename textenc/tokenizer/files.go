@@ -33,13 +33,19 @@ type folder struct {
 // file returns the path of a file in fsys.
 func (f folder) file(name string) string { return path.Join(f.dir, name) }
 
+// has reports whether a file exists.
+func (f folder) has(name string) bool {
+	_, err := fs.Stat(f.fsys, f.file(name))
+	return !notExist(f.fsys, f.file(name), err)
+}
+
 // wrap adds the full name of a file to an error.
 func (f folder) wrap(name string, err error) error {
 	return fmt.Errorf("%s: %w", checkpoint.FullName(f.fsys, f.file(name)), err)
 }
 
-// readTokenizer reads the files in dir: tokenizer.json, or vocab.json and merges.txt,
-// and the files with added tokens and options.
+// readTokenizer reads the files in dir: tokenizer.json, tekken.json, or vocab.json and
+// merges.txt, and the files with added tokens and options.
 func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 	f := folder{fsys, dir}
 	config := tokenizerConfig{names: map[string]fileToken{}}
@@ -58,7 +64,7 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 	if err := config.check(s.class); err != nil {
 		return nil, f.wrap("tokenizer_config.json", err)
 	}
-	added, source, err := readAllAdded(f, whole, &config)
+	added, source, err := s.readAllAdded(f, whole, &config)
 	if err != nil {
 		return nil, err
 	}
@@ -81,8 +87,8 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 	return s, nil
 }
 
-// readModel reads vocabulary and merges, from tokenizer.json, which it returns, or
-// from vocab.json and merges.txt.
+// readModel reads vocabulary and merges: from tokenizer.json or tekken.json, whose rest
+// it returns, or from vocab.json and merges.txt.
 func (s *tokenizerSpec) readModel(f folder) (*tokenizerFile, error) {
 	var whole *tokenizerFile
 	mergesFile := "tokenizer.json"
@@ -96,6 +102,15 @@ func (s *tokenizerSpec) readModel(f folder) (*tokenizerFile, error) {
 		if err != nil {
 			return nil, f.wrap("tokenizer.json", err)
 		}
+	case notExist(f.fsys, s.file, err) && f.has(tekkenName):
+		s.file = f.file(tekkenName)
+		if data, err = checkpoint.ReadText(f.fsys, s.file, maxTokenizerSize); err != nil {
+			return nil, err
+		}
+		if whole, err = s.fromTekken(data); err != nil {
+			return nil, f.wrap(tekkenName, err)
+		}
+		return whole, nil
 	case notExist(f.fsys, s.file, err):
 		s.file, mergesFile = f.file("vocab.json"), "merges.txt"
 		if err := s.fromVocabulary(f.fsys, f.dir); err != nil {

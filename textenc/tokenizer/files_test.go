@@ -58,7 +58,10 @@ func edit(t *testing.T, files fstest.MapFS, name string, changes map[string]any)
 
 // TestTokenizerFilesRefused: each fault is one line that names the file.
 func TestTokenizerFilesRefused(t *testing.T) {
-	const config, whole, vocab, merges = "tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt"
+	const config, whole, vocab, merges, tekken = "tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt", "tekken.json"
+	var mistral struct{ Config struct{ Pattern string } }
+	readTokenizerGolden(t, "tekken-3/tekken.json", &mistral)
+	mistralSplit := mistral.Config.Pattern
 	object := func(s string) map[string]any {
 		var v map[string]any
 		if err := json.Unmarshal([]byte(s), &v); err != nil {
@@ -88,6 +91,19 @@ func TestTokenizerFilesRefused(t *testing.T) {
 		{"no merges", "clip-vocab", merges, nil, "-", merges, "not exist"},
 		{"no class", "qwen2-vocab", config, map[string]any{"tokenizer_class": nil}, "", config, "tokenizer_class is missing"},
 		{"no config", "qwen2-vocab", config, nil, "-", config, "tokenizer_class is missing"},
+		{"broken tekken.json", "tekken-3", tekken, nil, "[", tekken, "unexpected end"},
+		{"another pattern", "tekken-3", tekken, map[string]any{"config": object(`{"pattern":"\\w+"}`)}, "", tekken,
+			`pattern "\\w+" is not supported`},
+		{"no sizes", "tekken-3", tekken, map[string]any{"config": map[string]any{"pattern": mistralSplit}}, "", tekken,
+			"expected 256 to 359 tokens"},
+		{"too few tokens", "tekken-3", tekken, map[string]any{"vocab": []any{}}, "", tekken, "expected 256 to 0 tokens"},
+		{"no bytes", "tekken-3", tekken, map[string]any{"vocab": make([]struct{}, 400)}, "", tekken, `token 0 is ""`},
+		{"a special token twice", "tekken-13", tekken, map[string]any{"special_tokens": []any{object(`{"rank":1,"token_str":"<a>"}`),
+			object(`{"rank":1,"token_str":"<b>"}`)}}, "", tekken, `"<b>" has rank 1`},
+		{"a short special token", "tekken-13", tekken, map[string]any{"special_tokens": []any{object(`{"rank":1,"token_str":"x"}`)}}, "",
+			tekken, `"x" is a token already`},
+		{"a special token that is a word", "tekken-13", tekken, map[string]any{"special_tokens": []any{
+			object(`{"rank":1,"token_str":"Ġviolin"}`)}}, "", tekken, `"Ġviolin" is a token already`},
 		{"another class", "qwen2-vocab", config, map[string]any{"tokenizer_class": "GPT2TokenizerFast"}, "", config,
 			`"GPT2TokenizerFast" is not supported, expected one of CLIPTokenizer,`},
 		{"T5 of vocab.json", "qwen2-vocab", config, map[string]any{"tokenizer_class": "T5Tokenizer"}, "", config, "no vocab.json"},
@@ -446,8 +462,9 @@ func TestEncodePaddedConcurrent(t *testing.T) {
 // FuzzTokenizerFiles: whatever the files have, it is an error of one line or a
 // tokenizer that works. A panic in the library would end the process.
 func FuzzTokenizerFiles(f *testing.F) {
-	names := []string{"tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"}
-	for _, folder := range []string{"clip-5", "clip-vocab", "qwen2-vocab", "t5-4"} {
+	names := []string{"tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+		"tekken.json"}
+	for _, folder := range []string{"clip-5", "clip-vocab", "qwen2-vocab", "t5-4", "tekken-3", "tekken-13"} {
 		files := tokenizerFiles(f, folder)
 		data := make([][]byte, len(names))
 		for i, name := range names {
@@ -455,20 +472,21 @@ func FuzzTokenizerFiles(f *testing.F) {
 				data[i] = file.Data
 			}
 		}
-		f.Add(data[0], data[1], data[2], data[3], data[4], data[5], "A ﬁne cat <|endoftext|></s> \x01猫")
+		f.Add(data[0], data[1], data[2], data[3], data[4], data[5], data[6], "A ﬁne cat <|endoftext|></s> \x01猫")
 	}
 	small := []byte(`{"tokenizer_class":"CLIPTokenizer"}`)
 	f.Add(small, []byte(nil), []byte(`{"a":0,"b</w>":1,"ab</w>":2,"<|endoftext|>":3}`), []byte("#version: 0.2\na b</w>\n"),
-		[]byte(`{"pad_token":"a"}`), []byte(`{"x":4}`), "ab AB x\ny")
+		[]byte(`{"pad_token":"a"}`), []byte(`{"x":4}`), []byte(nil), "ab AB x\ny")
 	f.Add([]byte(`{"extra_ids":1,"added_tokens_decoder":{"0":{"content":"a","lstrip":true,"normalized":true}}}`),
 		[]byte(`{"normalizer":null,"model":{"type":"Unigram","unk_id":2,"vocab":[["a",-1],["▁",-2],["b",0]]}}`), []byte(nil),
-		[]byte(nil), []byte(nil), []byte(nil), "a b  a")
+		[]byte(nil), []byte(nil), []byte(nil), []byte(nil), "a b  a")
 	// Names of one id, in some of which a NUL is.
 	f.Add([]byte(`{"tokenizer_class":"Qwen2Tokenizer"}`), []byte(nil),
-		[]byte(`{"a":0,"\u0000":0,"\u0000a":0,"\u0000b":0,"<|endoftext|>":1}`), []byte("\n"), []byte(nil), []byte(nil), "aa a")
-	f.Fuzz(func(t *testing.T, config, whole, vocab, merges, special, added []byte, text string) {
+		[]byte(`{"a":0,"\u0000":0,"\u0000a":0,"\u0000b":0,"<|endoftext|>":1}`), []byte("\n"), []byte(nil), []byte(nil), []byte(nil),
+		"aa a")
+	f.Fuzz(func(t *testing.T, config, whole, vocab, merges, special, added, tekken []byte, text string) {
 		files := fstest.MapFS{}
-		for i, data := range [][]byte{config, whole, vocab, merges, special, added} {
+		for i, data := range [][]byte{config, whole, vocab, merges, special, added, tekken} {
 			if len(data) > 0 {
 				files["tok/"+names[i]] = &fstest.MapFile{Data: data}
 			}
@@ -483,6 +501,13 @@ func FuzzTokenizerFiles(f *testing.F) {
 		defer tok.Close()
 		if p, err := tok.EncodePadded(text, 9); err == nil && (len(p.IDs) != 9 || p.Tokens > 9) {
 			t.Errorf("%+v of 9 tokens", p)
+		}
+		if ids, err := tok.EncodeParts([]tokenizer.Part{{Text: text}, {Text: text, Plain: true}}); err == nil {
+			for _, id := range ids {
+				if _, err := tok.Bytes(id); err != nil {
+					t.Errorf("id %d: %v", id, err)
+				}
+			}
 		}
 	})
 }

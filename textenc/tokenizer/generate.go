@@ -136,6 +136,16 @@ func (e *bpe) spellAll() {
 			bytes[id] = []byte{byte(i)}
 		}
 	}
+	of := map[rune]byte{}
+	for i, c := range characters {
+		of[[]rune(c)[0]] = byte(i)
+	}
+	for word, id := range e.whole {
+		bytes[id] = bytes[id][:0]
+		for _, c := range word {
+			bytes[id] = append(bytes[id], of[c])
+		}
+	}
 	pairs := make([]uint64, len(e.merges.ids))
 	for pair, rank := range e.merges.ranks {
 		pairs[rank] = pair
@@ -143,18 +153,6 @@ func (e *bpe) spellAll() {
 	for rank, pair := range pairs { // the tokens of a merge result from earlier ones
 		if id := e.merges.ids[rank]; bytes[id] == nil {
 			bytes[id] = slices.Concat(bytes[pair>>32], bytes[uint32(pair)])
-		}
-	}
-	of := map[rune]byte{}
-	for i, c := range characters {
-		of[[]rune(c)[0]] = byte(i)
-	}
-	for word, id := range e.whole {
-		if bytes[id] != nil {
-			continue
-		}
-		for _, c := range word {
-			bytes[id] = append(bytes[id], of[c])
 		}
 	}
 	for _, t := range e.added {

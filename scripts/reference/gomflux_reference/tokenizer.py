@@ -1,5 +1,6 @@
 """Tokenizers of the kinds of Qwen, CLIP and T5, trained on a few sentences."""
 
+import base64
 import collections
 import hashlib
 import itertools
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer, TokenizersBackend
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers.integrations.mistral.tokenizer import MistralConverter
 
 SPECIAL = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
@@ -120,6 +123,50 @@ def train_mistral(merges: int, corpus=CORPUS, padding_side="left") -> Tokenizers
     return TokenizersBackend(
         tokenizer_object=bpe, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<pad>",
         padding_side=padding_side, model_max_length=131072,
+    )  # fmt: skip
+
+
+# Special tokens of a tekken.json that has no list of them.
+TEKKEN_SPECIAL = [
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
+]  # fmt: skip
+
+
+def write_tekken(trained: TokenizersBackend, folder: Path, names=None):
+    """Writes the words of a tokenizer of Mistral's kind as Mistral does, in tekken.json: the bytes first, and words that are
+    not used last. names are the special tokens; without any they are TEKKEN_SPECIAL."""
+    model = json.loads(trained.backend_tokenizer.to_str())["model"]
+    of = {c: b for b, c in bytes_to_unicode().items()}
+    words = [bytes(of[c] for c in w) for w in sorted(model["vocab"], key=model["vocab"].get) if w not in MISTRAL_SPECIAL]
+    words = [bytes([b]) for b in range(256)] + [w for w in words if len(w) > 1] + [b"unused", b" unused"]
+    special = 30
+    file = {
+        "config": {
+            "pattern": TEKKEN_SPLIT, "num_vocab_tokens": len(words), "default_vocab_size": special + len(words) - 2,
+            "default_num_special_tokens": special, "version": "v13" if names else "v3",
+        },
+        "vocab": [{"rank": i, "token_bytes": base64.b64encode(w).decode(), "token_str": None} for i, w in enumerate(words)],
+    }  # fmt: skip
+    if names:
+        file["special_tokens"] = [{"rank": i, "token_str": n, "is_control": True} for i, n in enumerate(names)]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _write(folder / "tekken.json", file, indent=None)
+
+
+def read_tekken(file: Path) -> TokenizersBackend:
+    """Returns what transformers makes of a tekken.json, with <s> first and padding on the left as in the tokenizer.json that
+    Mistral publishes next to it. transformers would need mistral-common for the names of special tokens that are not listed."""
+    content = _read(file)
+    names = [{"rank": i, "token_str": n, "is_control": True} for i, n in enumerate(TEKKEN_SPECIAL)]
+    with tempfile.TemporaryDirectory() as temporary:
+        _write(whole := Path(temporary) / "tekken.json", {"special_tokens": names} | content, indent=None)
+        bpe = MistralConverter(str(whole)).converted()
+    bpe.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B:1", special_tokens=[("<s>", 1)])
+    return TokenizersBackend(
+        tokenizer_object=bpe, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<pad>", padding_side="left",
     )  # fmt: skip
 
 
@@ -298,11 +345,10 @@ def _write(path: Path, value, indent: int | None = 2):
 def ids_of(folder: Path, texts: list[str]) -> dict:
     """What transformers makes of texts with the tokenizer in a folder: ids with special tokens, their hash and number
     when padded or cut to a few lengths, and the same for a text of 100 kB."""
-    kind = _read(folder / "tokenizer_config.json")["tokenizer_class"]
-    tokenizer = {t.__name__: t for t in (CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer)}[kind].from_pretrained(folder)
+    tokenizer = _from_folder(folder)
     long = tokenizer(long_text(texts)).input_ids
     padded = {}
-    for n in (2, 9, 77):
+    for n in (2, 9, 77) if tokenizer.padding_side == "right" else ():
         batch = [tokenizer(t, padding="max_length", truncation=True, max_length=n) for t in texts]
         padded[n] = {
             "tokens": [sum(b.attention_mask) for b in batch],
@@ -311,12 +357,19 @@ def ids_of(folder: Path, texts: list[str]) -> dict:
     return {
         "size": len(tokenizer),
         "pad": tokenizer.pad_token_id,
-        "model_max_length": tokenizer.model_max_length,
+        "model_max_length": min(tokenizer.model_max_length, 2**31) % 2**31,
         "ids": [tokenizer(t).input_ids for t in texts],
         "plain": _hash(itertools.chain.from_iterable(tokenizer(t, add_special_tokens=False).input_ids for t in texts)),
         "padded": padded,
         "long": {"tokens": len(long), "sha256": _hash(long)},
     }
+
+
+def _from_folder(folder: Path):
+    if (folder / "tekken.json").exists():
+        return read_tekken(folder / "tekken.json")
+    kind = _read(folder / "tokenizer_config.json")["tokenizer_class"]
+    return {t.__name__: t for t in (CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer)}[kind].from_pretrained(folder)
 
 
 def long_text(texts: list[str]) -> str:
@@ -404,18 +457,18 @@ def ids_of_variants(folder: Path, texts: list[str]) -> list[dict]:
 
 PUBLISHED = (
     "black-forest-labs__FLUX.1-schnell/tokenizer", "black-forest-labs__FLUX.1-schnell/tokenizer_2",
-    "Tongyi-MAI__Z-Image-Turbo/tokenizer", "krea__Krea-2-Turbo/tokenizer",
+    "Tongyi-MAI__Z-Image-Turbo/tokenizer", "krea__Krea-2-Turbo/tokenizer", "mistral-common",
 )  # fmt: skip
 
 
 def ids_of_published(root: Path, texts: list[str]) -> list[dict]:
     """Returns hashes of the ids of texts, and of runs of dashes, with published tokenizers. T5 has many pieces of dashes,
-    whose sums of scores differ in the last bits."""
+    whose sums of scores differ in the last bits. mistral-common has tekken.json: mistral_common/data/tekken_240911.json of
+    that package."""
     texts = texts + [dash * n for dash in "-_" for n in range(1, 61)]
     found = []
     for folder in PUBLISHED:
-        kind = _read(root / folder / "tokenizer_config.json")["tokenizer_class"]
-        tokenizer = {t.__name__: t for t in (CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer)}[kind].from_pretrained(root / folder)
+        tokenizer = _from_folder(root / folder)
         ids = itertools.chain.from_iterable(tokenizer(t).input_ids for t in texts)
         found.append({"folder": folder, "size": len(tokenizer), "sha256": _hash(ids)})
     return found
@@ -449,6 +502,10 @@ def main(folder: Path):
                 same["folders"].append(out.name)
             else:
                 ids.append({"folders": [out.name]} | found)
+    mistral = train_mistral(100)
+    for name, special in (("tekken-3", None), ("tekken-13", [*TEKKEN_SPECIAL, "[THINK]", "[/THINK]"])):
+        write_tekken(mistral, folder / name, special)
+        ids.append({"folders": [name]} | ids_of(folder / name, texts))
     contents = [("ids.json", ids), ("variants.json", ids_of_variants(folder, texts))]
     if root := os.environ.get("GOMFLUX_REAL"):
         contents.append(("published.json", ids_of_published(Path(root), texts)))
