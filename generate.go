@@ -3,6 +3,7 @@ package gomflux
 import (
 	"cmp"
 	"context"
+	"errors"
 	"image"
 	"time"
 
@@ -196,37 +197,34 @@ func (m *Model) BatchSize(o Options) int {
 // generate generates an image for each seed. If seeds is nil, it generates a single
 // image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
-	if err := o.Enlarge.check(); err != nil {
-		return nil, err
-	}
-	if o.Enhance != nil {
-		if err := m.enhance(ctx, &o); err != nil {
-			return nil, err
-		}
-	}
-	if err := m.caption(ctx, &o); err != nil {
-		return nil, err
-	}
-	r, err := inpaintRequest(m.pipeline, o)
-	if err != nil {
-		return nil, err
-	}
-	if seeds == nil {
-		if o.Seed == nil && o.Split != SplitPictures {
-			if r.Seed, err = m.group.seed(ctx, r.Seed); err != nil {
-				return nil, err
-			}
+	shared := m.shares(&o)
+	r, err := m.prepare(ctx, &o)
+	if err == nil && seeds == nil {
+		if o.Seed == nil && shared {
+			r.Seed, err = m.group.seed(ctx, r.Seed)
 		}
 		seeds = []uint64{r.Seed}
+	}
+	if shared { // all stop after the same step
+		r.Stopped = func() error { return context.Cause(ctx) }
+		ctx = context.WithoutCancel(ctx)
+	} else if err != nil {
+		return nil, err
 	}
 	start := time.Now()
 	var made []*models.Result
 	var run *models.Run
 	var lost []Cut
 	var version string
-	err = mlx.Do(ctx, func() (err error) {
+	err = mlx.Do(ctx, func() error {
 		version = mlx.Version()
-		if run, err = m.pipeline.Prepare(r, len(seeds)); err != nil {
+		if err == nil {
+			run, err = m.pipeline.Prepare(r, len(seeds))
+		}
+		if err != nil && shared {
+			err = models.Agree(m.group.group, nil, err) // the others are about to compare the image
+		}
+		if err != nil {
 			return err
 		}
 		if lost = cuts(run); o.OnCut != nil && len(lost) > 0 {
@@ -240,7 +238,13 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		return err
 	})
 	if err != nil {
-		return nil, batchError(err, len(seeds))
+		err = batchError(err, len(seeds))
+		var agreed *models.AgreedError
+		var found *NotFiniteError // by all
+		if shared && !errors.As(err, &agreed) && !errors.As(err, &found) {
+			err = &models.BrokenError{Err: err}
+		}
+		return nil, err
 	}
 	tokens, cut := run.Tokens()
 	took := time.Since(start) / time.Duration(len(seeds))
@@ -263,6 +267,25 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		}
 	}
 	return results, nil
+}
+
+// shares reports whether all processes of the group generate the same image.
+func (m *Model) shares(o *Options) bool { return m.group.Size() > 1 && o.Split != SplitPictures }
+
+// prepare rewrites the prompt if it is asked to, and returns the request.
+func (m *Model) prepare(ctx context.Context, o *Options) (r models.Request, err error) {
+	if err = o.Enlarge.check(); err != nil {
+		return r, err
+	}
+	if o.Enhance != nil {
+		if err = m.enhance(ctx, o); err != nil {
+			return r, err
+		}
+	}
+	if err = m.caption(ctx, o); err != nil {
+		return r, err
+	}
+	return inpaintRequest(m.pipeline, *o)
 }
 
 func cuts(r *models.Run) (out []Cut) {

@@ -87,6 +87,15 @@ var readAhead int64 = 128 << 20
 // Load reads a model folder in diffusers' layout. It must run on the MLX thread.
 // Callers must close the pipeline.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
+	p, err := loadPipeline(fsys, o)
+	var agreed *AgreedError
+	if err != nil && o.Group != nil && !errors.As(err, &agreed) {
+		err = Agree(o.Group, nil, err) // the others are about to compare the model
+	}
+	return p, err
+}
+
+func loadPipeline(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	x, err := readIndex(fsys, o.Partial)
 	if err != nil {
 		return nil, err
@@ -209,7 +218,13 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	if err := p.agreeOnModel(runs, o); err != nil {
 		return err
 	}
-	return p.loadWeights(runs, o)
+	if p.group == nil {
+		return p.loadWeights(runs, o)
+	}
+	if failed := mlx.Try(func() { err = p.loadWeights(runs, o) }); failed != nil {
+		err = failed
+	}
+	return Agree(p.group, nil, err)
 }
 
 // Absent lists the folders of components that a folder or a new family lacks; see LoadOptions.Overrides.

@@ -35,6 +35,7 @@ type servedModels struct {
 	defaultModel string
 	given        []givenModel
 	log          *slog.Logger
+	group        group
 
 	mu     sync.Mutex
 	listed []engine.ModelInfo
@@ -318,6 +319,22 @@ func withoutPaths(err error, loras []gomflux.LoRA) error {
 func (m *servedModels) open(
 	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
 ) (engine.Model, error) {
+	g := &m.group
+	if g.Size() == 1 {
+		return m.load(ctx, name, loras, progress)
+	}
+	all := &groupModel{group: g}
+	err := g.tell(order{Do: "open", Model: name, LoRAs: loras}, func() (err error) {
+		all.Model, err = g.open(context.WithoutCancel(ctx), m, name, loras, progress) // in all to its end
+		return err
+	})
+	return all, err
+}
+
+// load loads a model in this process.
+func (m *servedModels) load(
+	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
+) (*gomflux.Model, error) {
 	o := m.options
 	source, given, err := m.find(name)
 	if err != nil {
@@ -331,6 +348,7 @@ func (m *servedModels) open(
 	open.LoRAs = o.Used(append(slices.Clone(open.LoRAs), loras...))
 	open.RuntimeLoRA = o.NoBake && len(open.LoRAs) > 0
 	open.LowRAM, open.Progress = o.lowRAM, progress
+	open.Group = m.group.Group
 	open.Warn = func(message string) { m.log.Warn("loading", "model", name, "warning", message) }
 	o.PromptCacheFlags.Open(open)
 	began := time.Now()
@@ -344,6 +362,10 @@ func (m *servedModels) open(
 	if err != nil {
 		return nil, withoutPaths(err, loras)
 	}
-	m.log.Info("loaded", "model", name, "took", time.Since(began).Round(time.Millisecond))
+	log := m.log.With("model", name, "took", time.Since(began).Round(time.Millisecond))
+	if s := model.Settings(gomflux.Options{Split: o.split.OrZero()}); s.Split != "" {
+		log = log.With("split", s.Split, "ranks", s.Ranks)
+	}
+	log.Info("loaded")
 	return model, nil
 }
