@@ -205,9 +205,10 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		}
 		seeds = []uint64{r.Seed}
 	}
+	until := ctx
 	if shared { // all stop after the same step
 		r.Stopped = func() error { return context.Cause(ctx) }
-		ctx = context.WithoutCancel(ctx)
+		until = context.WithoutCancel(ctx)
 	} else if err != nil {
 		return nil, err
 	}
@@ -216,7 +217,7 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 	var run *models.Run
 	var lost []Cut
 	var version string
-	err = mlx.Do(ctx, func() error {
+	err = mlx.Do(until, func() error {
 		version = mlx.Version()
 		if err == nil {
 			run, err = m.pipeline.Prepare(r, len(seeds))

@@ -21,7 +21,7 @@ import (
 
 // pause is how long ranks sleep between two questions whether there is something to do. In a collective that waits for
 // hours, ring keeps a core busy and nccl the GPU, and what is between two machines may drop a silent connection.
-const pause = 50 * time.Millisecond
+const pause = 100 * time.Millisecond
 
 // An order is what rank 0 tells the others to do at the same time.
 type order struct {
