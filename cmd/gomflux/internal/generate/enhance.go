@@ -32,7 +32,7 @@ func addEnhance(f *pflag.FlagSet, o *promptFlags) {
 
 // A rewritten is where a prompt is from: the original prompt and the language model, both "" for a prompt
 // as it was typed.
-type rewritten struct{ original, by string }
+type rewritten struct{ Original, By string }
 
 // The lines of --json for a prompt that is rewritten.
 type (
@@ -51,16 +51,44 @@ type (
 	}
 )
 
-// enhancePrompts rewrites the prompts, before the model is loaded.
-func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source) error {
+// enhancePrompts rewrites the prompts, before the model is loaded. Of several processes rank 0 does so for all.
+func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source) (err error) {
+	if g.enhance == "" || g.group.Size() == 1 {
+		return g.enhanceHere(ctx, source)
+	}
+	var own struct {
+		Prompts   []string
+		Rewritten []rewritten
+		Failed    string
+		Code      int
+	}
+	if g.group.Rank() == 0 {
+		if err = g.enhanceHere(ctx, source); err != nil {
+			own.Failed, own.Code = err.Error(), cli.ExitCode(err)
+		}
+		g.chooseTyped()
+		own.Prompts, own.Rewritten = g.allPrompts, g.rewritten
+	}
+	all, shared := share(context.WithoutCancel(ctx), g.group, own)
+	switch {
+	case err != nil:
+		return err
+	case shared != nil:
+		return shared
+	case all.Failed != "":
+		return cli.Coded(all.Code, errors.New(all.Failed))
+	}
+	g.allPrompts, g.rewritten = all.Prompts, all.Rewritten
+	return nil
+}
+
+// enhanceHere rewrites the prompts in this process.
+func (g *generation) enhanceHere(ctx context.Context, source *gomflux.Source) error {
 	if g.enhance == "" {
 		return nil
 	}
-	if g.group.Size() > 1 {
-		return cli.UsageErrorf("--enhance needs a process that is alone (gomflux generate --enhance --steps 1 shows the rewritten prompt)")
-	}
-	if len(g.rewritten) > 0 && g.rewritten[0].original != "" {
-		g.out.Note("%s has a prompt that %s rewrote: it is used again", g.config, g.rewritten[0].by)
+	if len(g.rewritten) > 0 && g.rewritten[0].Original != "" {
+		g.out.Note("%s has a prompt that %s rewrote: it is used again", g.config, g.rewritten[0].By)
 		return nil
 	}
 	boxes, err := readBoxes(g.boxes)
@@ -122,9 +150,9 @@ func (g *generation) chooseTyped() {
 		return
 	}
 	g.typed.end()
-	if last := len(g.rewritten) - 1; g.typed.asked.Load() && g.rewritten[last].original != "" {
+	if last := len(g.rewritten) - 1; g.typed.asked.Load() && g.rewritten[last].Original != "" {
 		g.out.Note("%s", asTyped)
-		g.allPrompts[last], g.rewritten[last] = g.rewritten[last].original, rewritten{}
+		g.allPrompts[last], g.rewritten[last] = g.rewritten[last].Original, rewritten{}
 	}
 	g.typed = nil
 }

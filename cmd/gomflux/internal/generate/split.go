@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
+	"strings"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
@@ -19,11 +21,12 @@ func (g *generation) join(ctx context.Context) (err error) {
 	if g.group, err = cli.Join(ctx, g.split.Value, g.out); err != nil || g.group.Size() == 1 {
 		return err
 	}
-	switch {
-	case g.debug.Options.Any():
+	if g.debug.Options.Any() {
 		return cli.UsageErrorf("debugging flags need a process that is alone (leave them out, or start one process)")
-	case g.profile.File != "":
-		return cli.UsageErrorf("--profile needs a process that is alone (leave it out, or start one process)")
+	}
+	if name := g.profile.File; name != "" && g.group.Rank() > 0 {
+		ext := filepath.Ext(name)
+		g.profile.File = fmt.Sprintf("%s-rank%d%s", strings.TrimSuffix(name, ext), g.group.Rank(), ext)
 	}
 	key, err := share(ctx, g.group, []uint64{rand.Uint64(), rand.Uint64()})
 	if err != nil {
