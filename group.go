@@ -90,6 +90,7 @@ func (g *Group) Gather(ctx context.Context, data []byte) (all [][]byte, err erro
 }
 
 // agree returns an error in all processes of the group if one of them passes an error. All call it at the same time.
+// The context of one of them does not end it.
 func (g *Group) agree(failed error) error {
 	return mlx.Do(context.Background(), func() error { return models.Agree(g.group, nil, failed) })
 }
