@@ -194,38 +194,56 @@ func (m *Model) BatchSize(o Options) int {
 	return m.pipeline.BatchSize(r)
 }
 
+// shares reports whether all processes of the group generate the same image.
+func (m *Model) shares(o *Options) bool { return m.group.Size() > 1 && o.Split != SplitPictures }
+
 // generate generates an image for each seed. If seeds is nil, it generates a single
 // image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
-	shared := m.shares(&o)
-	r, err := m.prepare(ctx, &o)
-	if err == nil && seeds == nil {
-		if o.Seed == nil && shared {
-			r.Seed, err = m.group.seed(ctx, r.Seed)
+	results, err := m.generateHere(ctx, o, seeds)
+	if err != nil && m.shares(&o) {
+		err = m.group.agree(err) // the others are about to compare the image
+	}
+	return results, err
+}
+
+func (m *Model) generateHere(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
+	if err := o.Enlarge.check(); err != nil {
+		return nil, err
+	}
+	if o.Enhance != nil {
+		if err := m.enhance(ctx, &o); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.caption(ctx, &o); err != nil {
+		return nil, err
+	}
+	r, err := inpaintRequest(m.pipeline, o)
+	if err != nil {
+		return nil, err
+	}
+	if seeds == nil {
+		if o.Seed == nil && o.Split != SplitPictures {
+			if r.Seed, err = m.group.seed(ctx, r.Seed); err != nil {
+				return nil, err
+			}
 		}
 		seeds = []uint64{r.Seed}
 	}
-	until := ctx
+	until, shared, began := ctx, m.shares(&o), false
 	if shared { // all stop after the same step
 		r.Stopped = func() error { return context.Cause(ctx) }
 		until = context.WithoutCancel(ctx)
-	} else if err != nil {
-		return nil, err
 	}
 	start := time.Now()
 	var made []*models.Result
 	var run *models.Run
 	var lost []Cut
 	var version string
-	err = mlx.Do(until, func() error {
+	err = mlx.Do(until, func() (err error) {
 		version = mlx.Version()
-		if err == nil {
-			run, err = m.pipeline.Prepare(r, len(seeds))
-		}
-		if err != nil && shared {
-			err = models.Agree(m.group.group, nil, err) // the others are about to compare the image
-		}
-		if err != nil {
+		if run, err = m.pipeline.Prepare(r, len(seeds)); err != nil {
 			return err
 		}
 		if lost = cuts(run); o.OnCut != nil && len(lost) > 0 {
@@ -235,15 +253,15 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 				}
 			})
 		}
+		began = true
 		made, err = run.Generate(seeds)
 		return err
 	})
 	if err != nil {
-		err = batchError(err, len(seeds))
-		var agreed *models.AgreedError
-		var found *NotFiniteError // by all
-		if shared && !errors.As(err, &agreed) && !errors.As(err, &found) {
-			err = &models.BrokenError{Err: err}
+		_, known := errors.AsType[*models.GroupError](err)
+		_, found := errors.AsType[*models.NotFiniteError](err) // by all
+		if err = batchError(err, len(seeds)); shared && began && !known {
+			err = &models.GroupError{Err: err, Broken: !found}
 		}
 		return nil, err
 	}
@@ -268,25 +286,6 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		}
 	}
 	return results, nil
-}
-
-// shares reports whether all processes of the group generate the same image.
-func (m *Model) shares(o *Options) bool { return m.group.Size() > 1 && o.Split != SplitPictures }
-
-// prepare rewrites the prompt if it is asked to, and returns the request.
-func (m *Model) prepare(ctx context.Context, o *Options) (r models.Request, err error) {
-	if err = o.Enlarge.check(); err != nil {
-		return r, err
-	}
-	if o.Enhance != nil {
-		if err = m.enhance(ctx, o); err != nil {
-			return r, err
-		}
-	}
-	if err = m.caption(ctx, o); err != nil {
-		return r, err
-	}
-	return inpaintRequest(m.pipeline, *o)
 }
 
 func cuts(r *models.Run) (out []Cut) {

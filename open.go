@@ -185,7 +185,7 @@ func (q Quantization) internal(group int) (*mlx.Quantization, error) {
 func Open(ctx context.Context, model string, o *OpenOptions) (*Model, error) {
 	source, err := FindWith(model, o.baseModel())
 	if err != nil {
-		return nil, o.agree(err)
+		return nil, cmp.Or(o, &OpenOptions{}).Group.agree(err)
 	}
 	return source.Open(ctx, o)
 }
@@ -196,20 +196,33 @@ func OpenFS(ctx context.Context, fsys fs.FS, o *OpenOptions) (*Model, error) {
 	return SourceFS(fsys).Open(ctx, o)
 }
 
-// agree returns an error in all processes of the group if one of them has an error, when all call it.
-func (o *OpenOptions) agree(err error) error {
-	if o == nil || o.Group.Size() == 1 {
-		return err
-	}
-	return o.Group.agree(err)
-}
-
 // Open loads the model.
 func (s *Source) Open(ctx context.Context, o *OpenOptions) (*Model, error) {
-	m := &Model{source: s, previews: LinearPreviews}
-	load, err := s.prepare(m, o)
+	m, err := s.open(ctx, o)
+	if err != nil && o != nil {
+		err = o.Group.agree(err) // the others are about to compare the model
+	}
+	return m, err
+}
+
+func (s *Source) open(ctx context.Context, o *OpenOptions) (*Model, error) {
+	if s.found.Err != nil {
+		return nil, s.found.Err
+	}
+	load, err := o.load()
 	if err != nil {
-		return nil, o.agree(err) // the others are about to compare the model
+		return nil, err
+	}
+	if load.Defaults == nil {
+		load.Defaults = s.found.Defaults
+	}
+	m := &Model{source: s, previews: LinearPreviews}
+	if o != nil {
+		m.group = o.Group
+	}
+	load.PreviewDecoder = o.findPreviewDecoder(&m.previews)
+	if load.LoRAs, load.RuntimeLoRA, err = m.change(o, load.Quantize); err != nil {
+		return nil, err
 	}
 	err = mlx.Do(ctx, func() (err error) {
 		m.pipeline, err = models.Load(s.found.FS, load)
@@ -219,28 +232,9 @@ func (s *Source) Open(ctx context.Context, o *OpenOptions) (*Model, error) {
 		return nil, public(err)
 	}
 	m.VAE.autoencoder = m.pipeline.Autoencoder
-	if err := o.agree(hashLoRAs(ctx, load.LoRAs, m.changes.LoRAs)); err != nil {
+	if err := hashLoRAs(ctx, load.LoRAs, m.changes.LoRAs); err != nil {
 		m.Close()
-		return nil, err
+		return nil, &models.GroupError{Err: err, Broken: true} // the others have opened theirs
 	}
 	return m, nil
-}
-
-// prepare returns what the engine needs to load the model.
-func (s *Source) prepare(m *Model, o *OpenOptions) (load models.LoadOptions, err error) {
-	if s.found.Err != nil {
-		return load, s.found.Err
-	}
-	if load, err = o.load(); err != nil {
-		return load, err
-	}
-	if load.Defaults == nil {
-		load.Defaults = s.found.Defaults
-	}
-	if o != nil {
-		m.group = o.Group
-	}
-	load.PreviewDecoder = o.findPreviewDecoder(&m.previews)
-	load.LoRAs, load.RuntimeLoRA, err = m.change(o, load.Quantize)
-	return load, err
 }

@@ -121,22 +121,19 @@ func (p *Pipeline) divide(split string) division {
 // A Field is something that all members of a group must have in common.
 type Field struct{ Name, Value string }
 
-// An AgreedError is an error that all processes of a group have got at the same time, so that they can go on together.
-type AgreedError struct{ err error }
+// A GroupError is an error of processes that compute together. All have got it at the same time and can go on, unless it
+// is Broken: then the others wait for this process until it ends.
+type GroupError struct {
+	Err    error
+	Broken bool
+}
 
-func (e *AgreedError) Error() string { return e.err.Error() }
-func (e *AgreedError) Unwrap() error { return e.err }
-
-// A BrokenError is an error in the midst of an image that several processes generate together: the others wait for this
-// one, until it ends.
-type BrokenError struct{ Err error }
-
-func (e *BrokenError) Error() string { return e.Err.Error() }
-func (e *BrokenError) Unwrap() error { return e.Err }
+func (e *GroupError) Error() string { return e.Err.Error() }
+func (e *GroupError) Unwrap() error { return e.Err }
 
 // Agree returns an error unless all members of a group have the same fields and none has an error. It names the
 // first field that differs, or else the error, and the member. All members call it at once, on the MLX thread, and
-// get an [AgreedError].
+// get a [GroupError].
 func Agree(g *mlx.Group, fields []Field, failed error) error {
 	type member struct {
 		Host    string
@@ -163,17 +160,15 @@ func Agree(g *mlx.Group, fields []Field, failed error) error {
 			return fmt.Errorf("rank %d runs another version of gomflux: %w", rank, err)
 		}
 	}
-	if failed != nil {
-		return &AgreedError{failed}
-	}
 	for rank, m := range all {
-		if m.Error != "" {
-			err := fmt.Errorf("rank %d (%s): %s", rank, m.Host, m.Error)
-			if m.Request {
-				err = errs.Request(err)
+		if failed == nil && m.Error != "" {
+			if failed = fmt.Errorf("rank %d (%s): %s", rank, m.Host, m.Error); m.Request {
+				failed = errs.Request(failed)
 			}
-			return &AgreedError{err}
 		}
+	}
+	if failed != nil {
+		return &GroupError{Err: failed}
 	}
 	first := all[0]
 	for rank, m := range all {
@@ -181,7 +176,7 @@ func Agree(g *mlx.Group, fields []Field, failed error) error {
 			a, b := at(first.Fields, i), at(m.Fields, i)
 			if a != b {
 				show := func(f Field) string { return quote.Printable(fmt.Sprintf("%.60s", cmp.Or(f.Value, "none"))) }
-				return &AgreedError{errs.Requestf("the processes differ in %s: %s on rank 0 (%s), and %s on rank %d (%s)",
+				return &GroupError{Err: errs.Requestf("the processes differ in %s: %s on rank 0 (%s), and %s on rank %d (%s)",
 					cmp.Or(a.Name, b.Name), show(a), first.Host, show(b), rank, m.Host)}
 			}
 		}

@@ -87,15 +87,6 @@ var readAhead int64 = 128 << 20
 // Load reads a model folder in diffusers' layout. It must run on the MLX thread.
 // Callers must close the pipeline.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
-	p, err := loadPipeline(fsys, o)
-	var agreed *AgreedError
-	if err != nil && o.Group != nil && !errors.As(err, &agreed) {
-		err = Agree(o.Group, nil, err) // the others are about to compare the model
-	}
-	return p, err
-}
-
-func loadPipeline(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	x, err := readIndex(fsys, o.Partial)
 	if err != nil {
 		return nil, err

@@ -40,7 +40,8 @@ func startServeIn(t *testing.T, folder string, args ...string) (cmd *exec.Cmd, a
 func startServeBy(t *testing.T, folder string, cmd *exec.Cmd) (_ *exec.Cmd, address string, stderr *strings.Builder) {
 	t.Helper()
 	cmd.Dir = folder
-	cmd.Env = append(append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries), "HF_HUB_CACHE="+cmd.Dir, "XDG_DATA_HOME="+cmd.Dir), cmd.Env...)
+	env := append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries), "HF_HUB_CACHE="+cmd.Dir, "XDG_DATA_HOME="+cmd.Dir)
+	cmd.Env = append(env, cmd.Env...)
 	stderr = &strings.Builder{}
 	cmd.Stderr = stderr
 	stdout, err := cmd.StdoutPipe()

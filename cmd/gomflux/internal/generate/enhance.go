@@ -52,41 +52,27 @@ type (
 )
 
 // enhancePrompts rewrites the prompts, before the model is loaded. Of several processes rank 0 does so for all.
-func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source) (err error) {
-	if g.enhance == "" || g.group.Size() == 1 {
-		return g.enhanceHere(ctx, source)
-	}
-	var own struct {
-		Prompts   []string
-		Rewritten []rewritten
-		Failed    string
-		Code      int
+func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source) error {
+	if g.enhance == "" {
+		return nil
 	}
 	if g.group.Rank() == 0 {
-		if err = g.enhanceHere(ctx, source); err != nil {
-			own.Failed, own.Code = err.Error(), cli.ExitCode(err)
+		if err := g.enhanceHere(ctx, source); err != nil || g.group.Size() == 1 {
+			return err
 		}
 		g.chooseTyped()
-		own.Prompts, own.Rewritten = g.allPrompts, g.rewritten
 	}
-	all, shared := share(context.WithoutCancel(ctx), g.group, own)
-	switch {
-	case err != nil:
-		return err
-	case shared != nil:
-		return shared
-	case all.Failed != "":
-		return cli.Coded(all.Code, errors.New(all.Failed))
+	type rewriting struct {
+		Prompts   []string
+		Rewritten []rewritten
 	}
+	all, err := cli.Share(ctx, g.group, rewriting{g.allPrompts, g.rewritten})
 	g.allPrompts, g.rewritten = all.Prompts, all.Rewritten
-	return nil
+	return err
 }
 
 // enhanceHere rewrites the prompts in this process.
 func (g *generation) enhanceHere(ctx context.Context, source *gomflux.Source) error {
-	if g.enhance == "" {
-		return nil
-	}
 	if len(g.rewritten) > 0 && g.rewritten[0].Original != "" {
 		g.out.Note("%s has a prompt that %s rewrote: it is used again", g.config, g.rewritten[0].By)
 		return nil

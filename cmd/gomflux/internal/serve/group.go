@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/gob"
-	"encoding/json"
 	"errors"
 	"image"
 	"image/color"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,17 +62,13 @@ func decodeOrder(text []byte) (o order, err error) {
 
 // pointers calls f for all exported pointers in a struct, before it goes on with what they point to.
 func pointers(v reflect.Value, f func(reflect.Value)) {
-	for i := range v.NumField() {
-		field := v.Field(i)
-		if !v.Type().Field(i).IsExported() {
-			continue
+	for field, v := range v.Fields() {
+		if field.IsExported() && v.Kind() == reflect.Pointer {
+			f(v)
+			v = v.Elem()
 		}
-		if field.Kind() == reflect.Pointer {
-			f(field)
-			field = field.Elem()
-		}
-		if field.Kind() == reflect.Struct {
-			pointers(field, f)
+		if field.IsExported() && v.Kind() == reflect.Struct {
+			pointers(v, f)
 		}
 	}
 }
@@ -101,8 +97,11 @@ func (g *group) join(ctx context.Context, split *cli.SplitFlag, out *ui.Output) 
 	})
 }
 
-// tell tells the others an order, and returns what do returns, which does it here.
+// tell tells the others an order, if there are any, and returns what do returns, which does it here.
 func (g *group) tell(o order, do func() error) error {
+	if g.Size() == 1 {
+		return do()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.over != nil {
@@ -118,34 +117,31 @@ func (g *group) tell(o order, do func() error) error {
 			g.end(g.over)
 		}
 	}()
-	if _, err = g.Gather(context.Background(), text); err == nil {
-		err = do()
+	if _, err = g.Gather(context.Background(), text); err != nil {
+		return err
 	}
+	err = do()
 	g.over = fatal(err)
 	return err
 }
 
 // finish ends the other ranks, and returns why those of the server could not go on, if that is so.
 func (g *group) finish() error {
-	err := g.tell(order{Do: "end"}, func() error { return nil })
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.over = errors.New("the server has ended")
-	return err
+	defer g.mu.Lock() // for ever: nobody asks any more
+	return g.tell(order{Do: "end"}, func() error { return nil })
 }
 
 // fatal returns an error of an order after which the ranks cannot go on, nil for others.
 func fatal(err error) error {
-	if broken, ok := errors.AsType[*models.BrokenError](err); ok {
-		return broken
+	if e, ok := errors.AsType[*models.GroupError](err); ok && e.Broken {
+		return err
 	}
 	return nil
 }
 
 // agree returns an error in all ranks if one of them passes an error. What they have agreed on it returns as it is.
 func (g *group) agree(err error) error {
-	var agreed *models.AgreedError
-	if errors.As(err, &agreed) {
+	if _, known := errors.AsType[*models.GroupError](err); known || g.Size() == 1 {
 		return err
 	}
 	return mlx.Do(context.Background(), func() error { return models.Agree(g.engine, nil, err) })
@@ -153,19 +149,15 @@ func (g *group) agree(err error) error {
 
 // wait answers the others while rank 0 has nothing to tell. One that is to end ends the server.
 func (g *group) wait() {
-	for over := false; !over; time.Sleep(pause) {
+	for ; ; time.Sleep(pause) {
 		mlx.Do(context.Background(), func() error {
 			if !g.mu.TryLock() { // not Lock: an order needs this thread
 				return nil
 			}
 			defer g.mu.Unlock()
-			if over = g.over != nil; over {
-				return nil
-			}
-			for _, ends := range g.engine.Gather(nil) {
-				if len(ends) > 0 {
-					g.end(cli.ErrInterrupted)
-				}
+			asked := func(text []byte) bool { return len(text) > 0 }
+			if g.over == nil && slices.ContainsFunc(g.engine.Gather(nil), asked) {
+				g.end(cli.ErrInterrupted)
 			}
 			return nil
 		})
@@ -199,7 +191,7 @@ func (g *group) follow(ctx context.Context, served *servedModels) error {
 		}
 		switch o.Do {
 		case "open":
-			model, err = g.open(context.WithoutCancel(ctx), served, o.Model, o.LoRAs, nil)
+			model, err = served.load(context.WithoutCancel(ctx), o.Model, o.LoRAs, nil)
 		case "generate":
 			_, err = g.generate(context.WithoutCancel(ctx), model, o.Options, o.Seeds)
 		case "close":
@@ -215,25 +207,6 @@ func (g *group) follow(ctx context.Context, served *servedModels) error {
 	}
 }
 
-// open loads a model in all ranks, or in none.
-func (g *group) open(ctx context.Context, served *servedModels, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
-) (*gomflux.Model, error) {
-	m, err := served.load(ctx, name, loras, progress)
-	if err != nil {
-		return nil, g.agree(err)
-	}
-	return m, nil
-}
-
-// release releases memory in all ranks. An error means that the server shuts down.
-func (g *group) release(ctx context.Context) error {
-	here := func() error { return gomflux.ReleaseMemory(ctx) }
-	if g.Size() == 1 {
-		return here()
-	}
-	return g.tell(order{Do: "release"}, here)
-}
-
 // generate generates the image of a seed in all ranks, or one of several seeds in each.
 func (g *group) generate(ctx context.Context, m *gomflux.Model, o gomflux.Options, seeds []uint64) ([]*gomflux.Result, error) {
 	if len(seeds) == 1 {
@@ -245,9 +218,7 @@ func (g *group) generate(ctx context.Context, m *gomflux.Model, o gomflux.Option
 	o.Seed = &seeds[g.Rank()]
 	o.OnStep = func(s gomflux.Step) error {
 		if step != nil {
-			if err := step(s); err != nil {
-				return g.agree(err)
-			}
+			step(s) // previews never fail
 		}
 		return g.agree(context.Cause(ctx))
 	}
@@ -255,19 +226,11 @@ func (g *group) generate(ctx context.Context, m *gomflux.Model, o gomflux.Option
 	if err = g.agree(err); err != nil {
 		return nil, err
 	}
-	results := make([]*gomflux.Result, g.Size())
-	text, err := json.Marshal(result)
-	if err == nil {
-		var all [][]byte
-		all, err = g.Gather(context.Background(), text)
-		for i, text := range all {
-			err = errors.Join(err, json.Unmarshal(text, &results[i]))
-		}
-	}
+	results, err := cli.Gather(context.Background(), g.Group, result)
 	if err != nil {
-		return nil, &models.BrokenError{Err: err}
+		err = &models.GroupError{Err: err, Broken: true}
 	}
-	return results, nil
+	return results, err
 }
 
 // A groupModel is a model that all ranks have loaded.
@@ -276,38 +239,31 @@ type groupModel struct {
 	group *group
 }
 
-// Check implements [engine.Model].
-func (m *groupModel) Check(o gomflux.Options) error {
-	if o.Split = m.group.split; o.Split == gomflux.SplitPictures {
-		o.Split = ""
-	}
-	return m.Model.Check(o)
-}
-
 // Round implements [engine.Rounds]: each rank generates an image if there are enough of them, and otherwise all
 // generate the first one.
 func (m *groupModel) Round(ctx context.Context, o gomflux.Options, seeds []uint64) (results []*gomflux.Result, err error) {
+	g, n := m.group, 1
+	o.Split = g.split
+	if len(seeds) >= g.Size() && (o.Split == "" || o.Split == gomflux.AutoSplit || o.Split == gomflux.SplitPictures) {
+		o.Split, n = gomflux.SplitPictures, g.Size()
+	}
 	if err := m.Check(o); err != nil { // before the others know of it
 		return nil, err
-	}
-	g := m.group
-	auto := g.split == "" || g.split == gomflux.AutoSplit
-	n := 1
-	if o.Split = g.split; len(seeds) >= g.Size() && (auto || g.split == gomflux.SplitPictures) {
-		o.Split, n = gomflux.SplitPictures, g.Size()
 	}
 	do := func() error {
 		results, err = g.generate(ctx, m.Model, o, seeds[:n])
 		return err
 	}
-	if n == 1 && o.Split == gomflux.SplitPictures {
-		return results, do() // rank 0 alone
+	told := order{Do: "generate", Options: o, Seeds: seeds[:n]}
+	switch {
+	case n == 1 && o.Split == gomflux.SplitPictures: // rank 0 alone
+		err = do()
+		return results, err
+	case n == 1 && o.Enlarge != nil && o.Enlarge.Refine == nil:
+		told.Options.Enlarge = nil // rank 0 alone
 	}
-	told := o
-	if n == 1 && o.Enlarge != nil && o.Enlarge.Refine == nil {
-		told.Enlarge = nil // rank 0 alone
-	}
-	return results, g.tell(order{Do: "generate", Options: told, Seeds: seeds[:n]}, do)
+	err = g.tell(told, do)
+	return results, err
 }
 
 // Close implements [engine.Model].

@@ -15,7 +15,8 @@ func TestOrder(t *testing.T) {
 	images := []image.Image{
 		image.NewRGBA(r), image.NewNRGBA(r), image.NewRGBA64(r), image.NewNRGBA64(r), image.NewGray(r), image.NewGray16(r),
 		image.NewAlpha(r), image.NewAlpha16(r), image.NewCMYK(r), image.NewYCbCr(r, image.YCbCrSubsampleRatio420),
-		image.NewNYCbCrA(r, image.YCbCrSubsampleRatio444), image.NewPaletted(r, color.Palette{color.NRGBA{1, 2, 3, 4}, color.RGBA{5, 6, 7, 8}}),
+		image.NewNYCbCrA(r, image.YCbCrSubsampleRatio444),
+		image.NewPaletted(r, color.Palette{color.NRGBA{1, 2, 3, 4}, color.RGBA{5, 6, 7, 8}}),
 	}
 	for _, o := range []gomflux.Options{
 		{},

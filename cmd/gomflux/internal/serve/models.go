@@ -319,26 +319,25 @@ func withoutPaths(err error, loras []gomflux.LoRA) error {
 func (m *servedModels) open(
 	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
 ) (engine.Model, error) {
-	g := &m.group
-	if g.Size() == 1 {
+	if m.group.Size() == 1 {
 		return m.load(ctx, name, loras, progress)
 	}
-	all := &groupModel{group: g}
-	err := g.tell(order{Do: "open", Model: name, LoRAs: loras}, func() (err error) {
-		all.Model, err = g.open(context.WithoutCancel(ctx), m, name, loras, progress) // in all to its end
+	all := &groupModel{group: &m.group}
+	err := m.group.tell(order{Do: "open", Model: name, LoRAs: loras}, func() (err error) {
+		all.Model, err = m.load(context.WithoutCancel(ctx), name, loras, progress) // in all to its end
 		return err
 	})
 	return all, err
 }
 
-// load loads a model in this process.
+// load loads a model in this process, and in the others at the same time.
 func (m *servedModels) load(
 	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
 ) (*gomflux.Model, error) {
 	o := m.options
 	source, given, err := m.find(name)
 	if err != nil {
-		return nil, err
+		return nil, m.group.agree(err)
 	}
 	open := o.OpenOptions()
 	o.WeightFlags.Open(open)
@@ -354,8 +353,8 @@ func (m *servedModels) load(
 	began := time.Now()
 	for _, l := range loras {
 		if _, err := catalog.FindLoRA(l.Path); errors.Is(err, gomflux.ErrNotFound) {
-			return nil, fmt.Errorf("LoRA %s is %w (expected the name of one that is, or owner/name[@revision][:file])", l.Path,
-				gomflux.ErrNotFound)
+			return nil, m.group.agree(fmt.Errorf("LoRA %s is %w (expected the name of one that is, or owner/name[@revision][:file])",
+				l.Path, gomflux.ErrNotFound))
 		}
 	}
 	model, err := source.Open(ctx, open)

@@ -314,8 +314,10 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) (err error) {
 			Open: models.open, OpenLanguage: models.openLanguage, Models: models.list,
 			Queue: o.maxQueue.OrElse(serveQueue), KeepAlive: o.keepAlive.OrElse(serveKeepAlive),
 			Shared: o.shared(host), Keep: serveKeep, Log: log,
-			Memory:  func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
-			Release: func() { group.release(ctx) }, Rest: serveRest,
+			Memory: func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
+			Release: func() { // an error means that the server shuts down
+				group.tell(order{Do: "release"}, func() error { return gomflux.ReleaseMemory(ctx) })
+			}, Rest: serveRest,
 		}),
 		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins,
 		Tokens: o.tokens, Sessions: sessions,
