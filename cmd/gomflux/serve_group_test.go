@@ -130,8 +130,8 @@ func TestServedImagesTogether(t *testing.T) {
 	testServed(t, launchServe(), equalTogether)
 }
 
-// TestServeGroupDiffers starts two processes with MLX's variables, as mlx.launch does, of which one lacks a LoRA and
-// a model: jobs with these fail with the reason, and others go on. Ctrl-C ends both.
+// TestServeGroupDiffers starts two processes with MLX's variables, as mlx.launch does, of which one lacks a LoRA:
+// jobs with it fail with the reason, and others go on. Ctrl-C ends both.
 func TestServeGroupDiffers(t *testing.T) {
 	if randtest.Times(0, 1) == 0 {
 		t.Skip("make nightly runs it")

@@ -48,6 +48,9 @@ pull does it, unless --no-pull is given. A server that other machines may use
 (another address, --token-file, --allowed-host or --base-url) needs --pull for
 that, since downloads fill its disk and are made with its token for the hub.
 
+With gomflux launch --local 2 -- serve, or on several machines, rank 0 is the
+server, and all ranks generate its images together, as --split says.
+
 QUEUE
 One job at a time runs, and up to --max-queue wait. Clients take turns, image by
 image. If the server can have several clients, none can take all places: one
