@@ -62,6 +62,7 @@ func TestConversions(t *testing.T) {
 	options["Overrides"] = options["Values"]
 	options["Conversions"] = options["Image"] // see PrepareImages
 	options["Forked"] = options["Hook"]       // of comparisons, package parity
+	options["Stopped"] = options["Image"]     // the context of Generate
 	for name := range fields(reflect.TypeFor[models.Request]()) {
 		if _, ok := options[name]; !ok {
 			t.Errorf("Request.%s is not in Options", name)

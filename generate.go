@@ -3,6 +3,7 @@ package gomflux
 import (
 	"cmp"
 	"context"
+	"errors"
 	"image"
 	"time"
 
@@ -193,9 +194,20 @@ func (m *Model) BatchSize(o Options) int {
 	return m.pipeline.BatchSize(r)
 }
 
+// shares reports whether all processes of the group generate the same image.
+func (m *Model) shares(o *Options) bool { return m.group.Size() > 1 && o.Split != SplitPictures }
+
 // generate generates an image for each seed. If seeds is nil, it generates a single
 // image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
+	results, err := m.generateHere(ctx, o, seeds)
+	if err != nil && m.shares(&o) {
+		err = m.group.agree(err) // the others are about to compare the image
+	}
+	return results, err
+}
+
+func (m *Model) generateHere(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
 	if err := o.Enlarge.check(); err != nil {
 		return nil, err
 	}
@@ -219,12 +231,17 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		}
 		seeds = []uint64{r.Seed}
 	}
+	until, shared, began := ctx, m.shares(&o), false
+	if shared { // all stop after the same step
+		r.Stopped = func() error { return context.Cause(ctx) }
+		until = context.WithoutCancel(ctx)
+	}
 	start := time.Now()
 	var made []*models.Result
 	var run *models.Run
 	var lost []Cut
 	var version string
-	err = mlx.Do(ctx, func() (err error) {
+	err = mlx.Do(until, func() (err error) {
 		version = mlx.Version()
 		if run, err = m.pipeline.Prepare(r, len(seeds)); err != nil {
 			return err
@@ -236,11 +253,17 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 				}
 			})
 		}
+		began = true
 		made, err = run.Generate(seeds)
 		return err
 	})
 	if err != nil {
-		return nil, batchError(err, len(seeds))
+		_, known := errors.AsType[*models.GroupError](err)
+		_, found := errors.AsType[*models.NotFiniteError](err) // by all
+		if err = batchError(err, len(seeds)); shared && began && !known {
+			err = &models.GroupError{Err: err, Broken: !found}
+		}
+		return nil, err
 	}
 	tokens, cut := run.Tokens()
 	took := time.Since(start) / time.Duration(len(seeds))

@@ -3,6 +3,7 @@ package gomflux
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -39,8 +40,9 @@ type Group struct{ group *mlx.Group }
 // other versions of gomflux or MLX are an error. Join may be called once.
 //
 // All processes of a group must open the same models and generate the same images in the same order, except
-// with [SplitPictures]. A process that waits for one that has ended cannot be cancelled: it waits until it is
-// ended, as gomflux launch does.
+// with [SplitPictures]. If one of them cannot open a model or begin an image, none does, and if the context of one
+// is done, all stop after the same step. A process that waits for one that has ended, or that failed in a step,
+// cannot be cancelled: it waits until it is ended, as gomflux launch does.
 func Join(ctx context.Context) (*Group, error) {
 	if os.Getenv("MLX_RANK") == "" { // the library is not needed
 		return nil, nil
@@ -51,7 +53,7 @@ func Join(ctx context.Context) (*Group, error) {
 			return err
 		}
 		return models.Agree(g.group, []models.Field{{Name: "the version of gomflux", Value: Version()},
-			{Name: "the version of MLX", Value: mlx.Version()}})
+			{Name: "the version of MLX", Value: mlx.Version()}}, nil)
 	})
 	if err != nil {
 		return nil, err
@@ -86,6 +88,15 @@ func (g *Group) Gather(ctx context.Context, data []byte) (all [][]byte, err erro
 		return nil
 	})
 	return all, err
+}
+
+// agree returns an error in all processes of the group if one of them passes an error, unless it is one that all know.
+// All call it at the same time.
+func (g *Group) agree(failed error) error {
+	if _, known := errors.AsType[*models.GroupError](failed); known || g.Size() == 1 {
+		return failed
+	}
+	return mlx.Do(context.Background(), func() error { return models.Agree(g.group, nil, failed) })
 }
 
 // seed returns the seed of rank 0.

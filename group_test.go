@@ -2,6 +2,7 @@ package gomflux_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,6 +88,71 @@ func TestGroup(t *testing.T) {
 			}
 		}
 		m.Close()
+	}
+}
+
+// What one of two processes cannot do neither does, with its reason, and both stop after the same step. The group goes
+// on.
+func TestGroupAgrees(t *testing.T) {
+	if !grouptest.Member() {
+		grouptest.Run(t, 2)
+		return
+	}
+	g, err := gomflux.Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := func(rank int, err error, want string, request bool) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, gomflux.ErrRequest) != request ||
+			strings.HasPrefix(err.Error(), fmt.Sprintf("rank %d (", rank)) == (g.Rank() == rank) {
+			t.Errorf("found %v, expected %q of rank %d", err, want, rank)
+		}
+	}
+	folder := modeltest.Folder(t, modeltest.Models[0].Name)
+	for _, loras := range [][]gomflux.LoRA{{{Path: "./nothing.safetensors"}}, {{Path: "group.go"}}} { // missing, damaged
+		o := onCPU(&gomflux.OpenOptions{Group: g})
+		if g.Rank() == 1 {
+			o.LoRAs = loras
+		}
+		_, err = gomflux.Open(t.Context(), folder, o)
+		own(1, err, loras[0].Path, false)
+	}
+	m, err := gomflux.Open(t.Context(), folder, onCPU(&gomflux.OpenOptions{Group: g}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	stop := errors.New("enough")
+	for rank := range 2 {
+		var steps int
+		ctx, cancel := context.WithCancelCause(t.Context())
+		o := gomflux.Options{Prompt: "a", Height: 64, Width: 64, Steps: 9, Seed: ptr(uint64(1)), Guidance: ptr(3.0), MaxSequenceLength: 64}
+		o.Progress = func(p gomflux.Progress) {
+			if steps = p.Step; steps == 3 && g.Rank() == rank {
+				cancel(stop)
+			}
+		}
+		_, err := m.Generate(ctx, o)
+		own(rank, err, "enough", false)
+		if errors.Is(err, stop) != (g.Rank() == rank) || steps != 3 {
+			t.Errorf("stopped after %d steps: %v", steps, err)
+		}
+		o.Progress = nil
+		if g.Rank() == rank {
+			o.OnStep = func(s gomflux.Step) error { return stop }
+		}
+		_, err = m.Generate(t.Context(), o)
+		own(rank, err, "enough", false)
+		if o.OnStep = nil; g.Rank() == rank {
+			o.Height = 63
+		}
+		_, err = m.Generate(t.Context(), o)
+		own(rank, err, "height 63", true)
+		o.Height, o.Steps = 64, 1
+		if _, err := m.Generate(t.Context(), o); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

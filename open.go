@@ -185,7 +185,7 @@ func (q Quantization) internal(group int) (*mlx.Quantization, error) {
 func Open(ctx context.Context, model string, o *OpenOptions) (*Model, error) {
 	source, err := FindWith(model, o.baseModel())
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(o, &OpenOptions{}).Group.agree(err)
 	}
 	return source.Open(ctx, o)
 }
@@ -198,6 +198,14 @@ func OpenFS(ctx context.Context, fsys fs.FS, o *OpenOptions) (*Model, error) {
 
 // Open loads the model.
 func (s *Source) Open(ctx context.Context, o *OpenOptions) (*Model, error) {
+	m, err := s.open(ctx, o)
+	if err != nil && o != nil {
+		err = o.Group.agree(err) // the others are about to compare the model
+	}
+	return m, err
+}
+
+func (s *Source) open(ctx context.Context, o *OpenOptions) (*Model, error) {
 	if s.found.Err != nil {
 		return nil, s.found.Err
 	}
@@ -226,7 +234,7 @@ func (s *Source) Open(ctx context.Context, o *OpenOptions) (*Model, error) {
 	m.VAE.autoencoder = m.pipeline.Autoencoder
 	if err := hashLoRAs(ctx, load.LoRAs, m.changes.LoRAs); err != nil {
 		m.Close()
-		return nil, err
+		return nil, &models.GroupError{Err: err, Broken: true} // the others have opened theirs
 	}
 	return m, nil
 }

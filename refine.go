@@ -67,16 +67,21 @@ func (m *Model) enlarge(ctx context.Context, o *Options, results []*Result) erro
 		return nil
 	}
 	u, err := OpenUpscaler(ctx, cmp.Or(o.Enlarge.Upscaler, DefaultUpscaler), &OpenOptions{Device: m.Device()})
-	if err != nil {
-		return err
+	if err == nil {
+		defer u.Close()
 	}
-	defer u.Close()
 	for _, r := range results {
 		upscale := o.Enlarge.UpscaleOptions
 		if upscale.Progress == nil {
 			upscale.Progress = o.Progress
 		}
-		img, err := u.Upscale(ctx, r.Pixels(), &upscale)
+		var img image.Image
+		if err == nil {
+			img, err = u.Upscale(ctx, r.Pixels(), &upscale)
+		}
+		if o.Enlarge.Refine != nil && m.shares(o) {
+			err = m.group.agree(err) // the others are about to refine it
+		}
 		if err != nil {
 			return err
 		}

@@ -136,11 +136,13 @@ func (g *Group) Gather(data []byte) [][]byte {
 		return [][]byte{data}
 	}
 	sizes := g.AllGather(FromInt32([]int32{int32(len(data))}, 1)).Int32s()
-	most := int(max(1, slices.Max(sizes)))
+	all, most := make([][]byte, g.Size()), int(slices.Max(sizes))
+	if most == 0 {
+		return all
+	}
 	padded := make([]byte, most)
 	copy(padded, data)
 	joined := g.AllGather(FromBytes(padded, Uint8)).Bytes()
-	all := make([][]byte, g.Size())
 	for i, size := range sizes {
 		all[i] = joined[i*most:][:size]
 	}

@@ -44,7 +44,7 @@ func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
 		if !r.schedule.Ends(i) {
 			continue
 		}
-		if err := r.endStep(i, latents, next.denoised); err != nil {
+		if err := r.goOn(r.endStep(i, latents, next.denoised)); err != nil {
 			return nil, err
 		}
 	}

@@ -54,13 +54,14 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	r.report(Progress{Phase: PhaseEncode, Steps: res.Steps})
 	var predict predictors
 	defer r.freeKept()
+	var err error
 	if r.plan.predicts {
-		var err error
-		if predict, err = r.predictors(); err != nil {
-			return nil, err
-		}
+		predict, err = r.predictors()
 		res.PromptTokens, res.References = predict.rows, predict.references
 		res.PromptCached = r.read > 0 && r.encoded == 0
+	}
+	if err := r.goOn(err); err != nil {
+		return nil, err
 	}
 	res.Encode = clock.lap()
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -120,33 +121,63 @@ func (p *Pipeline) divide(split string) division {
 // A Field is something that all members of a group must have in common.
 type Field struct{ Name, Value string }
 
-// Agree returns an error unless all members of a group have the same fields. It names the first that
-// differs and the member. All members call it at once, on the MLX thread.
-func Agree(g *mlx.Group, fields []Field) error {
+// A GroupError is an error of processes that compute together. All have got it at the same time and can go on, unless it
+// is Broken: then the others wait for this process until it ends.
+type GroupError struct {
+	Err    error
+	Broken bool
+}
+
+func (e *GroupError) Error() string { return e.Err.Error() }
+func (e *GroupError) Unwrap() error { return e.Err }
+
+// Agree returns an error unless all members of a group have the same fields and none has an error. It names the
+// first field that differs, or else the error, and the member. All members call it at once, on the MLX thread, and
+// get a [GroupError].
+func Agree(g *mlx.Group, fields []Field, failed error) error {
 	type member struct {
-		Host   string
-		Fields []Field
+		Host    string
+		Fields  []Field
+		Error   string
+		Request bool // it is an errs.ErrRequest
 	}
-	host, _ := os.Hostname()
-	text, err := json.Marshal(member{host, fields})
-	if err != nil {
-		return err
+	var text []byte
+	if len(fields) > 0 || failed != nil {
+		own := member{Fields: fields}
+		own.Host, _ = os.Hostname()
+		if failed != nil {
+			own.Error, own.Request = failed.Error(), errors.Is(failed, errs.ErrRequest)
+		}
+		var err error
+		if text, err = json.Marshal(own); err != nil {
+			return err
+		}
 	}
-	var first member
+	all := make([]member, g.Size())
 	for rank, text := range g.Gather(text) {
-		var m member
-		if err := json.Unmarshal(text, &m); err != nil {
+		m := &all[rank]
+		if err := json.Unmarshal(text, m); len(text) > 0 && err != nil {
 			return fmt.Errorf("rank %d runs another version of gomflux: %w", rank, err)
 		}
-		if rank == 0 {
-			first = m
+	}
+	for rank, m := range all {
+		if failed == nil && m.Error != "" {
+			if failed = fmt.Errorf("rank %d (%s): %s", rank, m.Host, m.Error); m.Request {
+				failed = errs.Request(failed)
+			}
 		}
+	}
+	if failed != nil {
+		return &GroupError{Err: failed}
+	}
+	first := all[0]
+	for rank, m := range all {
 		for i := range max(len(first.Fields), len(m.Fields)) {
 			a, b := at(first.Fields, i), at(m.Fields, i)
 			if a != b {
 				show := func(f Field) string { return quote.Printable(fmt.Sprintf("%.60s", cmp.Or(f.Value, "none"))) }
-				return errs.Requestf("the processes differ in %s: %s on rank 0 (%s), and %s on rank %d (%s)",
-					cmp.Or(a.Name, b.Name), show(a), first.Host, show(b), rank, m.Host)
+				return &GroupError{Err: errs.Requestf("the processes differ in %s: %s on rank 0 (%s), and %s on rank %d (%s)",
+					cmp.Or(a.Name, b.Name), show(a), first.Host, show(b), rank, m.Host)}
 			}
 		}
 	}
@@ -191,7 +222,7 @@ func (p *Pipeline) agreeOnModel(runs []*Run, o LoadOptions) error {
 	for _, r := range runs {
 		fields = append(fields, r.fields()...)
 	}
-	return Agree(p.group, fields)
+	return Agree(p.group, fields, nil)
 }
 
 // sampleHash identifies a component by its config and samples of its files.
@@ -256,7 +287,19 @@ func (r *Run) joinSplit(seeds []uint64) error {
 	if r.passes == nil && r.sequence == nil {
 		return nil
 	}
-	return Agree(r.group, append(r.fields(), Field{"the seeds", fmt.Sprint(seeds)}))
+	return Agree(r.group, append(r.fields(), Field{"the seeds", fmt.Sprint(seeds)}), nil)
+}
+
+// goOn returns an error unless all processes that share the run go on. This one does not if it has an error, or is
+// asked to stop.
+func (r *Run) goOn(err error) error {
+	if r.passes == nil && r.sequence == nil {
+		return err
+	}
+	if err == nil && r.Stopped != nil {
+		err = r.Stopped()
+	}
+	return Agree(r.group, nil, err)
 }
 
 // divideRows makes the members of the group divide the rows of images in the autoencoder, until end is called.

@@ -209,7 +209,13 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	if err := p.agreeOnModel(runs, o); err != nil {
 		return err
 	}
-	return p.loadWeights(runs, o)
+	if p.group == nil {
+		return p.loadWeights(runs, o)
+	}
+	if failed := mlx.Try(func() { err = p.loadWeights(runs, o) }); failed != nil {
+		err = failed
+	}
+	return Agree(p.group, nil, err)
 }
 
 // Absent lists the folders of components that a folder or a new family lacks; see LoadOptions.Overrides.

@@ -61,6 +61,8 @@ type Request struct {
 	Overrides Overrides        // may be nil
 	Progress  func(Progress)
 	OnStep    func(Step) error // is called after every step; its error ends the run
+	// Stopped, if set, returns an error if a run that several processes share is to end. It is called after every step.
+	Stopped func() error
 }
 
 // checkNumbers checks everything of a request but its prompts, which need a tokenizer.

@@ -56,6 +56,9 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer := map[string]any{"status": "ok"}
+	if s.Ranks > 1 {
+		answer["ranks"] = s.Ranks
+	}
 	if r.URL.Query().Get("deep") == "1" {
 		usable := 0
 		err := engine.Protect(s.Log, "request", w.Header().Get("X-Request-Id"), func() error {

@@ -58,6 +58,8 @@ type Config struct {
 	LogPrompts bool
 	// Version is that of the program.
 	Version string
+	// Ranks is the number of processes that generate images.
+	Ranks int
 }
 
 // A Server answers requests.

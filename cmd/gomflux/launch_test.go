@@ -86,7 +86,8 @@ func childrenOf(t *testing.T, launcher int) (pids []int) {
 		for line := range strings.Lines(string(out)) {
 			var pid, parent int
 			fmt.Sscan(line, &pid, &parent)
-			if parent == launcher && (strings.Contains(line, "launch rank") || strings.Contains(line, "x.png")) {
+			isRank := strings.Contains(line, "launch rank") || strings.Contains(line, "x.png") || strings.Contains(line, " serve ")
+			if parent == launcher && isRank {
 				pids = append(pids, pid)
 			}
 		}

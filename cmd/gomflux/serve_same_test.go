@@ -83,6 +83,11 @@ var served = []struct{ api, flags, fields string }{
 // TestServedImages compares the image files of the server with those of gomflux generate, byte by
 // byte.
 func TestServedImages(t *testing.T) {
+	testServed(t, exec.Command("gomflux", "serve"), bytes.Equal)
+}
+
+// testServed compares the image files of a server with those of gomflux generate.
+func testServed(t *testing.T, server *exec.Cmd, equal func(want, got []byte) bool) {
 	folder := t.TempDir()
 	t.Setenv("LORA_LIBRARY_PATH", folder)
 	if err := modeltest.WriteLoRA(filepath.Join(folder, "ink.safetensors"), "../../models/shapes/model", 1); err != nil {
@@ -99,7 +104,8 @@ func TestServedImages(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "start.png"), file.Bytes(), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	_, address, _ := startServe(t, "--model", "shapes", "--device", "cpu", "--no-gallery")
+	server.Args = append(server.Args, "--listen", "127.0.0.1:0", "--model", "shapes", "--device", "cpu", "--no-gallery")
+	_, address, _ := startServeBy(t, t.TempDir(), server)
 	for i, test := range served {
 		prompt := fmt.Sprintf("a red circle and %d blue squares", i)
 		want := generated(t, folder, strconv.Itoa(i), prompt, test.flags)
@@ -116,7 +122,7 @@ func TestServedImages(t *testing.T) {
 			continue
 		}
 		for k := range want {
-			if !bytes.Equal(want[k], got[k]) {
+			if !equal(want[k], got[k]) {
 				t.Errorf("%s, %s: image %d differs: %s", test.api, test.flags, k, fileDifference(want[k], got[k]))
 			}
 		}

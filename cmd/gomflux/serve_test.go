@@ -33,9 +33,15 @@ func startServe(t *testing.T, args ...string) (cmd *exec.Cmd, address string, st
 // startServeIn is startServe in a folder, which is the Hugging Face cache too.
 func startServeIn(t *testing.T, folder string, args ...string) (cmd *exec.Cmd, address string, stderr *strings.Builder) {
 	t.Helper()
-	cmd = exec.Command("gomflux", append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	return startServeBy(t, folder, exec.Command("gomflux", append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...))
+}
+
+// startServeBy is startServeIn by a command.
+func startServeBy(t *testing.T, folder string, cmd *exec.Cmd) (_ *exec.Cmd, address string, stderr *strings.Builder) {
+	t.Helper()
 	cmd.Dir = folder
-	cmd.Env = append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries), "HF_HUB_CACHE="+cmd.Dir, "XDG_DATA_HOME="+cmd.Dir)
+	env := append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries), "HF_HUB_CACHE="+cmd.Dir, "XDG_DATA_HOME="+cmd.Dir)
+	cmd.Env = append(env, cmd.Env...)
 	stderr = &strings.Builder{}
 	cmd.Stderr = stderr
 	stdout, err := cmd.StdoutPipe()

@@ -164,6 +164,11 @@ type Model interface {
 	Close() error
 }
 
+// Rounds is a Model of several processes, which generates the first one or more of some seeds at the same time.
+type Rounds interface {
+	Round(ctx context.Context, o gomflux.Options, seeds []uint64) ([]*gomflux.Result, error)
+}
+
 // A LanguageModel is what the engine needs of a [gomflux.LanguageModel].
 type LanguageModel interface {
 	// Enhance rewrites a prompt for an image model.

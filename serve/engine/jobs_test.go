@@ -60,6 +60,49 @@ func TestNoQueue(t *testing.T) {
 	})
 }
 
+// A pair generates two images at the same time.
+type pair struct{ *fake }
+
+func (m pair) Round(ctx context.Context, o gomflux.Options, seeds []uint64) (results []*gomflux.Result, err error) {
+	for _, seed := range seeds[:min(2, len(seeds))] {
+		r := &gomflux.Result{Image: image.NewRGBA(image.Rect(0, 0, 8, 8))}
+		r.Settings.Seed = seed
+		results = append(results, r)
+	}
+	return results, sleep(ctx, 4*time.Second)
+}
+
+// A model can generate several images of a job at the same time.
+func TestRounds(t *testing.T) {
+	change := func(_ *world, c *Config) {
+		load := c.Open
+		c.Open = func(
+			ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
+		) (Model, error) {
+			m, err := load(ctx, name, loras, progress)
+			return pair{m.(*fake)}, err
+		}
+	}
+	inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
+		j, err := e.Submit(t.Context(), Request{Client: "A", Model: "a", Seeds: []uint64{7, 8, 9}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := j.Wait(t.Context()); err != nil || time.Since(began) != 18*time.Second {
+			t.Errorf("took %v, %v: expected 10 s for the model and 4 s for each of two rounds", time.Since(began), err)
+		}
+		for i, p := range j.Pictures() {
+			if p.Index != i || p.Seed != uint64(7+i) || p.Result.Settings.Seed != p.Seed {
+				t.Errorf("image %d: found number %d, seed %d of %d", i, p.Index, p.Result.Settings.Seed, p.Seed)
+			}
+		}
+		if n := len(j.Pictures()); n != 3 {
+			t.Errorf("%d images", n)
+		}
+	})
+}
+
 func TestCancel(t *testing.T) {
 	for _, test := range []struct {
 		name  string

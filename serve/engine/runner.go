@@ -324,7 +324,7 @@ func (e *Engine) generate(j *Job, r *Request) error {
 		return err
 	}
 	r.Options.PrepareImages()
-	for i, seed := range r.Seeds {
+	for i := 0; i < len(r.Seeds); {
 		if j.ctx.Err() != nil {
 			return context.Cause(j.ctx)
 		}
@@ -333,23 +333,36 @@ func (e *Engine) generate(j *Job, r *Request) error {
 		j.image, j.step, j.imageStarted = i, 0, start
 		e.mu.Unlock()
 		o := r.Options
-		o.Seed = &seed
 		o.Progress = func(p gomflux.Progress) { e.progress(j, p) }
 		o.OnStep = nil
 		if j.previews {
 			o.OnStep = (&previewer{engine: e, job: j, want: r.Previews}).step
 		}
-		result, err := e.model.Generate(j.ctx, o)
+		results, err := e.round(j.ctx, o, r.Seeds[i:])
 		if found, ok := errors.AsType[*gomflux.NotFiniteError](err); ok {
 			err = e.notFinite(r, found)
 		}
 		if err != nil {
 			return err
 		}
-		r.Sources.record(&result.Settings)
-		e.finished(j, &Picture{Index: i, Seed: seed, Result: result}, e.now().Sub(start))
+		took := e.now().Sub(start) / time.Duration(len(results))
+		for _, result := range results {
+			r.Sources.record(&result.Settings)
+			e.finished(j, &Picture{Index: i, Seed: r.Seeds[i], Result: result}, took)
+			i++
+		}
 	}
 	return nil
+}
+
+// round generates the image of the first seed, and those of the next ones if the model does so at the same time.
+func (e *Engine) round(ctx context.Context, o gomflux.Options, seeds []uint64) ([]*gomflux.Result, error) {
+	if m, ok := e.model.(Rounds); ok {
+		return m.Round(ctx, o, seeds)
+	}
+	o.Seed = &seeds[0]
+	result, err := e.model.Generate(ctx, o)
+	return []*gomflux.Result{result}, err
 }
 
 // finished adds a finished image to a job.

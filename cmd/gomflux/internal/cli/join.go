@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/pflag"
@@ -54,4 +56,35 @@ func JoinEngine(ctx context.Context, split *gomflux.Split, out *ui.Output) (g *m
 		return err
 	})
 	return g, err
+}
+
+// Share returns the value that rank 0 passes.
+func Share[T any](ctx context.Context, group *gomflux.Group, v T) (T, error) {
+	all, err := Gather(ctx, group, v)
+	if err != nil {
+		return v, err
+	}
+	return all[0], nil
+}
+
+// Gather returns the values that the processes pass, by their ranks.
+func Gather[T any](ctx context.Context, group *gomflux.Group, v T) ([]T, error) {
+	if group.Size() == 1 {
+		return []T{v}, nil
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := group.Gather(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]T, len(texts))
+	for i, text := range texts {
+		if err := json.Unmarshal(text, &all[i]); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", i, err)
+		}
+	}
+	return all, nil
 }

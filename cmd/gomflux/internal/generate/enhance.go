@@ -32,7 +32,7 @@ func addEnhance(f *pflag.FlagSet, o *promptFlags) {
 
 // A rewritten is where a prompt is from: the original prompt and the language model, both "" for a prompt
 // as it was typed.
-type rewritten struct{ original, by string }
+type rewritten struct{ Original, By string }
 
 // The lines of --json for a prompt that is rewritten.
 type (
@@ -51,16 +51,30 @@ type (
 	}
 )
 
-// enhancePrompts rewrites the prompts, before the model is loaded.
+// enhancePrompts rewrites the prompts, before the model is loaded. Of several processes rank 0 does so for all.
 func (g *generation) enhancePrompts(ctx context.Context, source *gomflux.Source) error {
 	if g.enhance == "" {
 		return nil
 	}
-	if g.group.Size() > 1 {
-		return cli.UsageErrorf("--enhance needs a process that is alone (gomflux generate --enhance --steps 1 shows the rewritten prompt)")
+	if g.group.Rank() == 0 {
+		if err := g.enhanceHere(ctx, source); err != nil || g.group.Size() == 1 {
+			return err
+		}
+		g.chooseTyped()
 	}
-	if len(g.rewritten) > 0 && g.rewritten[0].original != "" {
-		g.out.Note("%s has a prompt that %s rewrote: it is used again", g.config, g.rewritten[0].by)
+	type rewriting struct {
+		Prompts   []string
+		Rewritten []rewritten
+	}
+	all, err := cli.Share(ctx, g.group, rewriting{g.allPrompts, g.rewritten})
+	g.allPrompts, g.rewritten = all.Prompts, all.Rewritten
+	return err
+}
+
+// enhanceHere rewrites the prompts in this process.
+func (g *generation) enhanceHere(ctx context.Context, source *gomflux.Source) error {
+	if len(g.rewritten) > 0 && g.rewritten[0].Original != "" {
+		g.out.Note("%s has a prompt that %s rewrote: it is used again", g.config, g.rewritten[0].By)
 		return nil
 	}
 	boxes, err := readBoxes(g.boxes)
@@ -122,9 +136,9 @@ func (g *generation) chooseTyped() {
 		return
 	}
 	g.typed.end()
-	if last := len(g.rewritten) - 1; g.typed.asked.Load() && g.rewritten[last].original != "" {
+	if last := len(g.rewritten) - 1; g.typed.asked.Load() && g.rewritten[last].Original != "" {
 		g.out.Note("%s", asTyped)
-		g.allPrompts[last], g.rewritten[last] = g.rewritten[last].original, rewritten{}
+		g.allPrompts[last], g.rewritten[last] = g.rewritten[last].Original, rewritten{}
 	}
 	g.typed = nil
 }

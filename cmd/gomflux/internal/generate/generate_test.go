@@ -81,7 +81,7 @@ func TestChooseTyped(t *testing.T) {
 		if asked {
 			want = "A b"
 		}
-		if got := strings.Join(g.allPrompts, " "); got != want || (g.rewritten[1].by == "") != asked || ended != 1 {
+		if got := strings.Join(g.allPrompts, " "); got != want || (g.rewritten[1].By == "") != asked || ended != 1 {
 			t.Errorf("asked %v: prompts %s, %+v, ended %d times", asked, got, g.rewritten, ended)
 		}
 	}

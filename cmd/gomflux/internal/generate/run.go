@@ -336,7 +336,7 @@ func (g *generation) begin(ctx context.Context, c chunk) (seeds []uint64, err er
 	seeds = g.seedsOf(c.first, c.n)
 	g.options.Prompt, g.options.Seed = g.prompt(c.first), &seeds[0]
 	if i := c.first / g.each; i < len(g.rewritten) {
-		g.options.OriginalPrompt, g.options.EnhancedBy = g.rewritten[i].original, g.rewritten[i].by
+		g.options.OriginalPrompt, g.options.EnhancedBy = g.rewritten[i].Original, g.rewritten[i].By
 	}
 	about := ""
 	if len(g.allPrompts) > 1 {

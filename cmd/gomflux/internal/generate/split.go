@@ -3,9 +3,10 @@ package generate
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
+	"strings"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
@@ -19,13 +20,14 @@ func (g *generation) join(ctx context.Context) (err error) {
 	if g.group, err = cli.Join(ctx, g.split.Value, g.out); err != nil || g.group.Size() == 1 {
 		return err
 	}
-	switch {
-	case g.debug.Options.Any():
+	if g.debug.Options.Any() {
 		return cli.UsageErrorf("debugging flags need a process that is alone (leave them out, or start one process)")
-	case g.profile.File != "":
-		return cli.UsageErrorf("--profile needs a process that is alone (leave it out, or start one process)")
 	}
-	key, err := share(ctx, g.group, []uint64{rand.Uint64(), rand.Uint64()})
+	if name := g.profile.File; name != "" && g.group.Rank() > 0 {
+		ext := filepath.Ext(name)
+		g.profile.File = fmt.Sprintf("%s-rank%d%s", strings.TrimSuffix(name, ext), g.group.Rank(), ext)
+	}
+	key, err := cli.Share(ctx, g.group, []uint64{rand.Uint64(), rand.Uint64()})
 	if err != nil {
 		return err
 	}
@@ -35,37 +37,6 @@ func (g *generation) join(ctx context.Context) (err error) {
 		g.preview.Value, g.show.Value = nil, nil
 	}
 	return nil
-}
-
-// share returns the value that rank 0 passes.
-func share[T any](ctx context.Context, group *gomflux.Group, v T) (T, error) {
-	all, err := gather(ctx, group, v)
-	if err != nil {
-		return v, err
-	}
-	return all[0], nil
-}
-
-// gather returns the values that the processes pass, by their ranks.
-func gather[T any](ctx context.Context, group *gomflux.Group, v T) ([]T, error) {
-	if group.Size() == 1 {
-		return []T{v}, nil
-	}
-	text, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	texts, err := group.Gather(ctx, text)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]T, len(texts))
-	for i, text := range texts {
-		if err := json.Unmarshal(text, &all[i]); err != nil {
-			return nil, fmt.Errorf("rank %d: %w", i, err)
-		}
-	}
-	return all, nil
 }
 
 // chooseSplit chooses between splits into images and those of each image, which the model chooses.
@@ -134,7 +105,7 @@ func (g *generation) isDone(c chunk) bool {
 
 // generateAll generates all images, in rounds of one chunk for each process that generates images of its own.
 func (g *generation) generateAll(ctx context.Context) error {
-	batch, err := share(ctx, g.group, g.batch())
+	batch, err := cli.Share(ctx, g.group, g.batch())
 	if err != nil {
 		return err
 	}
@@ -170,7 +141,7 @@ func (g *generation) generateRound(ctx context.Context, round []chunk) error {
 	all := [][]*gomflux.Result{results}
 	if g.parallel() > 1 {
 		var err error
-		if all, err = gather(ctx, g.group, results); err != nil {
+		if all, err = cli.Gather(ctx, g.group, results); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // find finds a model of the list, and reports whether it is one of --model.
 func (m *servedModels) find(name string) (source *gomflux.Source, given bool, err error) {
-	if !named(m.list(), name) {
+	if m.group.Rank() == 0 && !named(m.list(), name) { // which the others know by then
 		return nil, false, fmt.Errorf("%s: %w", name, gomflux.ErrNotFound)
 	}
 	flag, base := name, ""

@@ -35,6 +35,7 @@ type servedModels struct {
 	defaultModel string
 	given        []givenModel
 	log          *slog.Logger
+	group        group
 
 	mu     sync.Mutex
 	listed []engine.ModelInfo
@@ -318,10 +319,25 @@ func withoutPaths(err error, loras []gomflux.LoRA) error {
 func (m *servedModels) open(
 	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
 ) (engine.Model, error) {
+	if m.group.Size() == 1 {
+		return m.load(ctx, name, loras, progress)
+	}
+	all := &groupModel{group: &m.group}
+	err := m.group.tell(order{Do: "open", Model: name, LoRAs: loras}, func() (err error) {
+		all.Model, err = m.load(context.WithoutCancel(ctx), name, loras, progress) // in all to its end
+		return err
+	})
+	return all, err
+}
+
+// load loads a model in this process, and in the others at the same time.
+func (m *servedModels) load(
+	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
+) (*gomflux.Model, error) {
 	o := m.options
 	source, given, err := m.find(name)
 	if err != nil {
-		return nil, err
+		return nil, m.group.agree(err)
 	}
 	open := o.OpenOptions()
 	o.WeightFlags.Open(open)
@@ -331,19 +347,24 @@ func (m *servedModels) open(
 	open.LoRAs = o.Used(append(slices.Clone(open.LoRAs), loras...))
 	open.RuntimeLoRA = o.NoBake && len(open.LoRAs) > 0
 	open.LowRAM, open.Progress = o.lowRAM, progress
+	open.Group = m.group.Group
 	open.Warn = func(message string) { m.log.Warn("loading", "model", name, "warning", message) }
 	o.PromptCacheFlags.Open(open)
 	began := time.Now()
 	for _, l := range loras {
 		if _, err := catalog.FindLoRA(l.Path); errors.Is(err, gomflux.ErrNotFound) {
-			return nil, fmt.Errorf("LoRA %s is %w (expected the name of one that is, or owner/name[@revision][:file])", l.Path,
-				gomflux.ErrNotFound)
+			return nil, m.group.agree(fmt.Errorf("LoRA %s is %w (expected the name of one that is, or owner/name[@revision][:file])",
+				l.Path, gomflux.ErrNotFound))
 		}
 	}
 	model, err := source.Open(ctx, open)
 	if err != nil {
 		return nil, withoutPaths(err, loras)
 	}
-	m.log.Info("loaded", "model", name, "took", time.Since(began).Round(time.Millisecond))
+	log := m.log.With("model", name, "took", time.Since(began).Round(time.Millisecond))
+	if s := model.Settings(gomflux.Options{Split: o.split.OrZero()}); s.Split != "" {
+		log = log.With("split", s.Split, "ranks", s.Ranks)
+	}
+	log.Info("loaded")
 	return model, nil
 }

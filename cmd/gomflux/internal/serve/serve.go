@@ -48,6 +48,9 @@ pull does it, unless --no-pull is given. A server that other machines may use
 (another address, --token-file, --allowed-host or --base-url) needs --pull for
 that, since downloads fill its disk and are made with its token for the hub.
 
+With gomflux launch --local 2 -- serve, or on several machines, rank 0 is the
+server, and all ranks generate its images together, as --split says.
+
 QUEUE
 One job at a time runs, and up to --max-queue wait. Clients take turns, image by
 image. If the server can have several clients, none can take all places: one
@@ -113,6 +116,7 @@ type serveOptions struct {
 	models []string // of --model
 	cli.WeightFlags
 	lowRAM bool
+	split  cli.SplitFlag
 	cli.PromptCacheFlags
 	pullingFlags
 	tokenFile       string
@@ -153,7 +157,7 @@ const (
 func NewCommand() *cobra.Command {
 	o := &serveOptions{
 		ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(),
-		keepAlive: cli.Parsed("duration", parseKeepAlive), grace: cli.Parsed("duration", parseDuration),
+		split: cli.NewSplitFlag(), keepAlive: cli.Parsed("duration", parseKeepAlive), grace: cli.Parsed("duration", parseDuration),
 		picturesSize: cli.Parsed("size", cli.ParseSize),
 		maxQueue:     cli.Count("jobs"), maxPixels: cli.Count("pixels"),
 		maxSteps: cli.Count("steps"), maxBody: cli.Parsed("size", cli.ParseSize),
@@ -201,6 +205,7 @@ func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 	o.WeightFlags.Add(f, true)
 	o.AddCompute(f)
 	cli.AddLowRAM(f, &o.lowRAM)
+	cli.AddSplit(f, &o.split)
 	o.PromptCacheFlags.Add(f)
 	o.pullingFlags.add(f)
 	f.StringVar(&o.pictures, "pictures", "", "`folder` that keeps generated images (default: gomflux/pictures in the user's data folder)")
@@ -251,16 +256,34 @@ func (o *serveOptions) validate(given func(string) bool) (err error) {
 }
 
 // run serves until the context is canceled, by a signal.
-func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
+func (o *serveOptions) run(ctx context.Context, out *ui.Output) (err error) {
 	models, err := newServedModels(o, out)
+	if err == nil {
+		err = models.group.join(ctx, &o.split, out)
+	}
 	if err != nil {
 		return err
 	}
+	group := &models.group
 	if err := o.FindFolder(out); err != nil {
 		return err
 	}
 	if _, err := o.OpenTuned(ctx, out, nil); err != nil {
 		return err
+	}
+	level := slog.LevelInfo
+	if o.Quiet {
+		level = slog.LevelWarn
+	}
+	log := slog.New(slog.NewTextHandler(out.Stderr, &slog.HandlerOptions{Level: level}))
+	models.log = log
+	switch {
+	case group.Rank() > 0:
+		return group.follow(ctx, models)
+	case group.Size() > 1:
+		ctx, group.end = context.WithCancelCause(ctx)
+		defer func() { err = cmp.Or(err, group.finish()) }()
+		go group.wait()
 	}
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", o.listen)
@@ -285,12 +308,6 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	if !serve.IsLoopback(host) && len(o.tokens) > 0 && o.certificate == nil && !strings.HasPrefix(o.baseURL, "https:") {
 		out.Warn("tokens and images are not encrypted (--tls-cert and --tls-key, or a proxy that has a certificate, would do that)")
 	}
-	level := slog.LevelInfo
-	if o.Quiet {
-		level = slog.LevelWarn
-	}
-	log := slog.New(slog.NewTextHandler(out.Stderr, &slog.HandlerOptions{Level: level}))
-	models.log = log
 	sessions := "" // next to the folder of images that is not given
 	if folder, err := gallery.Folder(); err == nil && len(o.tokens) > 0 {
 		sessions = filepath.Join(filepath.Dir(folder), "ended-logins")
@@ -300,15 +317,17 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 			Open: models.open, OpenLanguage: models.openLanguage, Models: models.list,
 			Queue: o.maxQueue.OrElse(serveQueue), KeepAlive: o.keepAlive.OrElse(serveKeepAlive),
 			Shared: o.shared(host), Keep: serveKeep, Log: log,
-			Memory:  func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
-			Release: func() { gomflux.ReleaseMemory(ctx) }, Rest: serveRest, // an error means that the server shuts down
+			Memory: func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
+			Release: func() { // an error means that the server shuts down
+				group.tell(order{Do: "release"}, func() error { return gomflux.ReleaseMemory(ctx) })
+			}, Rest: serveRest,
 		}),
 		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins,
 		Tokens: o.tokens, Sessions: sessions,
 		MaxBody: o.maxBody.OrElse(serveBody), MaxPixels: o.maxPixels.OrElse(servePixels),
 		MaxSteps: o.maxSteps.OrElse(api.DefaultSteps), Gallery: images,
 		Pulls: o.puller(ctx, models), LoRAs: models.loras, TLS: o.tls(log), Grace: o.grace.OrElse(serveGrace),
-		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(),
+		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(), Ranks: group.Size(),
 	})
 	address := o.url(listener.Addr())
 	out.Wrote(out.Line(address))
