@@ -25,7 +25,7 @@ func (p *Pipeline) available() int64 {
 	}
 	for _, l := range p.loadables {
 		if l.loaded {
-			m := p.weightsMemory(l, p.loader.Quantize)
+			m := p.weightsMemory(l, p.loader.Quantize, l.staged)
 			if free += m.bytes; l.table != nil {
 				free -= m.table
 			}

@@ -249,6 +249,11 @@ func (p *Pipeline) loadWeights(runs []*Run, o LoadOptions) error {
 	if err := p.checkQuantizations(); err != nil {
 		return err
 	}
+	if err := p.chooseStages(runs, o.Batch, o.Warn); err != nil {
+		return err
+	}
+	p.staged = p.tooLarge && len(runs) == 0 || len(runs) > 0 &&
+		!slices.ContainsFunc(runs, func(r *Run) bool { return r.Split != SplitStages })
 	if err := p.checkFit(runs, o.Batch, o.Warn); err != nil {
 		return err
 	}
