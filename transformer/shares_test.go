@@ -1,13 +1,9 @@
 package transformer_test
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -186,32 +182,11 @@ func TestCodeFaults(t *testing.T) {
 	if os.Getenv("GOMFLUX_FAULTS") != "all" {
 		t.Skip("GOMFLUX_FAULTS=all plants them")
 	}
-	source, err := filepath.Abs("../mlx/nn/shares.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(source)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, fault := range splitFaults {
 		t.Run(name, func(t *testing.T) {
-			planted := strings.Replace(string(text), fault[0], fault[1], 1)
-			planted = strings.Replace(planted, "import (", "import (\n\t\"fmt\"", 1) +
-				"\nvar before = map[string]*mlx.Array{}\n\nvar _ = fmt.Sprint\n"
-			dir := t.TempDir()
-			replaced, overlay := filepath.Join(dir, "shares.go"), filepath.Join(dir, "overlay.json")
-			list, err := json.Marshal(map[string]any{"Replace": map[string]string{source: replaced}})
-			if err = cmp.Or(err, os.WriteFile(replaced, []byte(planted), 0o600)); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(overlay, list, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-run=^TestSplitRandom$", ".")
-			out, err := cmd.CombinedOutput()
-			found := func(text string) bool { return strings.Contains(string(out), text) }
-			if err == nil || !found("of the largest, allowed") || !found("differs from that of one process") {
+			out, err := grouptest.Planted(t, "../mlx/nn/shares.go", "TestSplitRandom", fault[0], fault[1],
+				"import (", "import (\n\t\"fmt\"", "// NewShares", "var before = map[string]*mlx.Array{}\n\nvar _ = fmt.Sprint\n\n// NewShares")
+			if err == nil || !strings.Contains(out, "of the largest, allowed") || !strings.Contains(out, "differs from that of one process") {
 				t.Errorf("not found: %v\n%s", err, out)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -81,4 +82,37 @@ func ports(t *testing.T, n int) []int {
 		all[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return all
+}
+
+// Planted runs a test of this package in a build in which a file, relative to the package, has other texts: pairs of
+// an old and a new one. It returns the output, and the error of a test that fails.
+func Planted(t *testing.T, file, run string, texts ...string) (string, error) {
+	t.Helper()
+	source, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(texts); i += 2 {
+		if !strings.Contains(string(text), texts[i]) {
+			t.Fatalf("%s has no %q", file, texts[i])
+		}
+	}
+	dir := t.TempDir()
+	replaced, overlay := filepath.Join(dir, filepath.Base(file)), filepath.Join(dir, "overlay.json")
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{source: replaced}})
+	if err == nil {
+		err = os.WriteFile(replaced, []byte(strings.NewReplacer(texts...).Replace(string(text))), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(overlay, list, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-run=^"+run+"$", ".").CombinedOutput()
+	return string(out), err
 }
