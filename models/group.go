@@ -102,7 +102,11 @@ func (p *Pipeline) checkStages(r *Request, n int) error {
 	if r.Hook != nil {
 		return errs.Requestf("split stages: no process has all values to look at (use a process that is alone, or split passes or sequence)")
 	}
-	if blocks := len(p.declared.Transformer().Staged().StageBlocks()); blocks < n {
+	blocks := 0
+	if s := p.declared.Transformer().Staged(); s != nil {
+		blocks = len(s.StageBlocks())
+	}
+	if blocks < n {
 		return errs.Requestf("split stages: the transformer of %s has %d blocks for %d processes (start fewer)", p.Class, blocks, n)
 	}
 	return nil
@@ -114,19 +118,15 @@ func (p *Pipeline) chooseStages(runs []*Run, batch int, warn func(string)) error
 	if p.group == nil {
 		return nil
 	}
-	if len(runs) == 0 {
-		if r, err := p.defaultRun(); err == nil {
-			runs = []*Run{r}
-		}
-	}
+	runs = slices.DeleteFunc(slices.Clone(runs), func(r *Run) bool {
+		return !r.automatic || p.checkStages(&r.Request, p.group.Size()) != nil
+	})
 	type memory struct{ Free, Whole, Stage int64 }
 	own, least := memory{Free: p.available()}, residency{shortLookahead: true, lowRAM: true, decodeAlone: true}
 	for _, r := range runs {
-		if r.automatic && p.checkStages(&r.Request, p.group.Size()) == nil {
-			r.batch = max(1, batch)
-			own.Whole = max(own.Whole, r.estimate(least, p.loader.Quantize).Peak())
-			own.Stage = max(own.Stage, r.changed(func(r *Run) { r.Split = SplitStages }).estimate(least, p.loader.Quantize).Peak())
-		}
+		r.batch = max(1, batch)
+		own.Whole = max(own.Whole, r.estimate(least, p.loader.Quantize).Peak())
+		own.Stage = max(own.Stage, r.changed(func(r *Run) { r.Split = SplitStages }).estimate(least, p.loader.Quantize).Peak())
 	}
 	text, err := json.Marshal(own)
 	lacks := -1
@@ -144,10 +144,8 @@ func (p *Pipeline) chooseStages(runs []*Run, batch int, warn func(string)) error
 	}
 	p.tooLarge = true
 	for _, r := range runs {
-		if r.automatic && p.checkStages(&r.Request, p.group.Size()) == nil {
-			r.Split = SplitStages
-			r.findCached()
-		}
+		r.Split = SplitStages
+		r.findCached()
 	}
 	if m := all[lacks]; warn != nil && p.group.Rank() == 0 {
 		warn(fmt.Sprintf("the model needs about %s of memory, and %s are free on rank %d: its blocks are split over %d processes, "+

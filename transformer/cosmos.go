@@ -196,9 +196,6 @@ func (m *Cosmos) Pass(latents, timestep, text *mlx.Array, s *CosmosSequence) Pas
 	return m.inStages(p)
 }
 
-// StageBlocks implements [nn.Staged].
-func (m *Cosmos) StageBlocks() [][]any { return nn.Blocks(m.TransformerBlocks) }
-
 type cosmosPass struct {
 	*Cosmos
 	s             *CosmosSequence

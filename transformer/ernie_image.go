@@ -144,9 +144,6 @@ func (m *ErnieImage) Pass(latents, timestep, text *mlx.Array, s *ErnieImageSeque
 	return m.inStages(p)
 }
 
-// StageBlocks implements [nn.Staged].
-func (m *ErnieImage) StageBlocks() [][]any { return nn.Blocks(m.Layers) }
-
 type erniePass struct {
 	*ErnieImage
 	s             *ErnieImageSequence

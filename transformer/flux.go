@@ -3,7 +3,6 @@ package transformer
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -200,11 +199,6 @@ func (m *Flux) Pass(in FluxInputs, s *FluxSequence) Pass {
 	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}.shareOf(p.shares)
 	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions)).over(p.shares)
 	return m.inStages(p)
-}
-
-// StageBlocks implements [nn.Staged].
-func (m *Flux) StageBlocks() [][]any {
-	return slices.Concat(nn.Blocks(m.TransformerBlocks), nn.Blocks(m.SingleTransformerBlocks))
 }
 
 type fluxPass struct {

@@ -2,7 +2,6 @@ package transformer
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -203,11 +202,6 @@ func (m *Flux2) pass(tokens *mlx.Array, in KVInputs, s *Flux2Sequence, at flux2P
 	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(imageRope)).over(p.shares)
 	p.joint.kv = kv
 	return m.inStages(p)
-}
-
-// StageBlocks implements [nn.Staged].
-func (m *Flux2) StageBlocks() [][]any {
-	return slices.Concat(nn.Blocks(m.TransformerBlocks), nn.Blocks(m.SingleTransformerBlocks))
 }
 
 type flux2Pass struct {

@@ -234,14 +234,6 @@ func (m *Flux3) perToken(temb *mlx.Array, n, batch int) *mlx.Array {
 	return temb
 }
 
-// StageBlocks implements [nn.Staged]. A block of each mode makes one.
-func (m *Flux3) StageBlocks() (blocks [][]any) {
-	for i, b := range m.TxtModeBlocks {
-		blocks = append(blocks, []any{b, m.ModeBlocks.Image[i], m.ModeBlocks.Cond[i]})
-	}
-	return append(blocks, nn.Blocks(m.SingleBlocks)...)
-}
-
 type flux3Pass struct {
 	*Flux3
 	*Flux3Sequence

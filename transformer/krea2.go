@@ -187,9 +187,6 @@ func (m *Krea2) Pass(latents, timestep, text *mlx.Array, s *Krea2Sequence) Pass 
 	return m.inStages(p)
 }
 
-// StageBlocks implements [nn.Staged].
-func (m *Krea2) StageBlocks() [][]any { return nn.Blocks(m.TransformerBlocks) }
-
 type krea2Pass struct {
 	*Krea2
 	s                *Krea2Sequence

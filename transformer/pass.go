@@ -1,9 +1,6 @@
 package transformer
 
-import (
-	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/mlx/nn"
-)
+import "github.com/gomflux/gomflux/mlx"
 
 // A Pass is a forward pass for some inputs in parts, so that a caller can leave out blocks:
 //
@@ -48,43 +45,4 @@ func splitText(x *mlx.Array, text int, last bool) Hidden {
 		h.Text = x.Slice(1, 0, text)
 	}
 	return h
-}
-
-// staged makes passes of the model that embeds it run the blocks of a stage; see [nn.Staged].
-type staged struct{ stages *nn.Stages }
-
-// Stage implements [nn.Staged].
-func (s *staged) Stage(stages *nn.Stages) { s.stages = stages }
-
-// inStages returns a pass with the stages.
-func (s *staged) inStages(p Pass) Pass {
-	if s.stages == nil {
-		return p
-	}
-	return stagedPass{p, s.stages}
-}
-
-// A stagedPass is a pass whose blocks the members of a group run one after the other.
-type stagedPass struct {
-	Pass
-	stages *nn.Stages
-}
-
-func (p stagedPass) Blocks(h Hidden, first, end int) Hidden {
-	text, x := 0, h.Image
-	if h.Text != nil { // both streams are one message
-		text, x = h.Text.Dim(1), mlx.Concat(1, h.Text, h.Image)
-	}
-	x = p.stages.Run(first, end, x, func(first, end int, x *mlx.Array) *mlx.Array {
-		before := splitText(x, text, text == 0)
-		after := p.Pass.Blocks(before, first, end)
-		if text == 0 {
-			return after.Image
-		}
-		if after.Text == nil { // others do not know the shape without it
-			after.Text = before.Text
-		}
-		return mlx.Concat(1, after.Text, after.Image)
-	})
-	return splitText(x, text, text == 0 || end == p.Len())
 }

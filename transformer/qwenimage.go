@@ -233,9 +233,6 @@ func (m *QwenImage) time(in QwenImageInputs, x *mlx.Array) stepTime {
 	return stepTime{temb: m.TimeTextEmbed.Forward(timestep, x)}
 }
 
-// StageBlocks implements [nn.Staged].
-func (m *QwenImage) StageBlocks() [][]any { return nn.Blocks(m.TransformerBlocks) }
-
 type qwenImagePass struct {
 	*QwenImage
 	*QwenImageSequence

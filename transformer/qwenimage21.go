@@ -157,9 +157,6 @@ func (m *QwenImage21) pass(in KVInputs, s *QwenImage21Sequence, b blockCausal) P
 // rows returns the rows of x [L, D] from start on.
 func rows(x *mlx.Array, start int) *mlx.Array { return x.Slice(0, start, x.Dim(0)) }
 
-// StageBlocks implements [nn.Staged].
-func (m *QwenImage21) StageBlocks() [][]any { return nn.Blocks(m.TransformerBlocks) }
-
 type qwenImage21Pass struct {
 	*QwenImage21
 	*QwenImage21Sequence

@@ -205,9 +205,6 @@ func (m *ZImage) Pass(latents, timestep, caption *mlx.Array, s *ZImageSequence) 
 	return m.inStages(p)
 }
 
-// StageBlocks implements [nn.Staged].
-func (m *ZImage) StageBlocks() [][]any { return nn.Blocks(m.Layers) }
-
 type zimagePass struct {
 	*ZImage
 	s                      *ZImageSequence
