@@ -97,7 +97,7 @@ nightly: build ## run with random seeds what CI runs with fixed ones, and what i
 	@echo "NIGHTLY_SEED=$(NIGHTLY_SEED) repeats this run"
 	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "TestMatrix|TestRefineFamilies" -v -timeout 2h
 	GOMFLUX_FAULTS=all go test ./parity ./transformer ./models ./cmd/gomflux \
-		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestAssistantProtocol" -v
+		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestSplitStages|TestAssistantProtocol" -v
 	$(MAKE) parity PARITY_SEED=$(NIGHTLY_SEED)
 	$(MAKE) fuzz
 	GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) $(MAKE) race

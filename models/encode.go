@@ -26,7 +26,8 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 	cached := !r.points.Active() && r.Overrides == nil
 	if cached {
 		e, ok := r.promptCache.find(func(e encodedPrompt) bool {
-			return e.prompt == prompt.text && e.limit == r.MaxSequenceLength && slices.Equal(e.images, hashes) && e.staged == (r.stages != nil)
+			return e.prompt == prompt.text && e.limit == r.MaxSequenceLength && slices.Equal(e.images, hashes) &&
+				e.staged == (r.stages != nil)
 		})
 		if ok {
 			return r.share(e.embeds...), nil

@@ -52,7 +52,8 @@ func (p *Pipeline) defaultRun() (*Run, error) {
 	return r, err
 }
 
-// checkFit chooses how weights share the memory for the largest of some runs, and warns if it does not fit. With random weights that is an error.
+// checkFit chooses how weights share the memory for the largest of some runs, and warns if it does not fit. With random
+// weights that is an error.
 func (p *Pipeline) checkFit(runs []*Run, batch int, warn func(string)) error {
 	available := p.available()
 	if available == 0 || len(runs) == 0 {

@@ -100,7 +100,7 @@ func (p *Pipeline) checkSequence(r *Request, n int) error {
 // checkStages returns an error if n processes cannot each have a part of the transformer's blocks.
 func (p *Pipeline) checkStages(r *Request, n int) error {
 	if r.Hook != nil {
-		return errs.Requestf("split stages: no process has all values to look at (use a process that is alone, or split passes or sequence)")
+		return errs.Requestf("split stages: no process has all values for a hook (use one that is alone, or split passes or sequence)")
 	}
 	blocks := 0
 	if s := p.declared.Transformer().Staged(); s != nil {
@@ -126,7 +126,8 @@ func (p *Pipeline) chooseStages(runs []*Run, batch int, warn func(string)) error
 	for _, r := range runs {
 		r.batch = max(1, batch)
 		own.Whole = max(own.Whole, r.estimate(least, p.loader.Quantize).Peak())
-		own.Stage = max(own.Stage, r.changed(func(r *Run) { r.Split = SplitStages }).estimate(least, p.loader.Quantize).Peak())
+		staged := r.changed(func(r *Run) { r.Split = SplitStages })
+		own.Stage = max(own.Stage, staged.estimate(least, p.loader.Quantize).Peak())
 	}
 	text, err := json.Marshal(own)
 	lacks := -1

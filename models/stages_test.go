@@ -130,13 +130,14 @@ func TestSplitStagesLoaded(t *testing.T) {
 				t.Errorf("%s: the image is not that of one process", name)
 			}
 		}
+		loras := []lora.Spec{{Path: file, Scale: 1}}
 		var least int64 // for one process
 		for _, test := range []struct {
 			name string
 			o    LoadOptions
 		}{
-			{"quantized", LoadOptions{Quantize: &mlx.Quantization{Mode: "affine", Bits: 4, Group: 64}, LoRAs: []lora.Spec{{Path: file, Scale: 1}}}},
-			{"runtime LoRA", LoadOptions{RuntimeLoRA: true, LoRAs: []lora.Spec{{Path: file, Scale: 1}}}},
+			{"quantized", LoadOptions{Quantize: &mlx.Quantization{Mode: "affine", Bits: 4, Group: 64}, LoRAs: loras}},
+			{"runtime LoRA", LoadOptions{RuntimeLoRA: true, LoRAs: loras}},
 			{"low RAM", LoadOptions{LowRAM: true}},
 		} {
 			test.o.Device, test.o.Dtype = new(mlx.CPU), new(mlx.BFloat16)
