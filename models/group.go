@@ -149,8 +149,8 @@ func (p *Pipeline) chooseStages(runs []*Run, batch int, warn func(string)) error
 		r.findCached()
 	}
 	if m := all[lacks]; warn != nil && p.group.Rank() == 0 {
-		warn(fmt.Sprintf("the model needs about %s of memory, and %s are free on rank %d: its blocks are split over %d processes, "+
-			"each of which needs about %s (split stages)", units.About(m.Whole), units.About(m.Free), lacks, len(all), units.About(m.Stage)))
+		warn(fmt.Sprintf("the model needs about %s of memory, and %s are free on rank %d: its blocks are split over %d processes, each "+
+			"of which needs about %s (split stages)", units.About(m.Whole), units.About(m.Free), lacks, len(all), units.About(m.Stage)))
 	}
 	return err
 }
