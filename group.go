@@ -14,7 +14,8 @@ import (
 type Split string
 
 const (
-	// AutoSplit stands for SplitPasses, or SplitSequence without classifier-free guidance.
+	// AutoSplit stands for SplitPasses, or SplitSequence without classifier-free guidance; for SplitStages if some
+	// process has too little memory for the model, and all have enough for a stage.
 	AutoSplit Split = models.SplitAuto
 	// SplitPictures means that each process generates images of its own, as if it were alone: those of
 	// which the index modulo Group.Size is Group.Rank, say. [Group.Gather] brings results together.
@@ -25,7 +26,8 @@ const (
 	// SplitSequence splits the tokens of the transformer. Images can differ from those of one process by
 	// rounding.
 	SplitSequence Split = models.SplitSequence
-	// SplitStages splits the blocks of the transformer.
+	// SplitStages splits the blocks of the transformer and of text encoders: each process loads some, and runs them
+	// while the others wait. The image is that of one process, bit for bit.
 	SplitStages Split = models.SplitStages
 )
 

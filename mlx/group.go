@@ -129,6 +129,16 @@ func (g *Group) AllGather(x *Array) *Array {
 	return Concat(0, both[0], both[1])
 }
 
+// Broadcast returns the array that one member passes. Those of the others, of the same shape and dtype, do not
+// matter: NCCL has no messages in MLX, so this is a collective, in which a link carries one array each way.
+func (g *Group) Broadcast(x *Array, from int) *Array {
+	if g.Size() == 1 {
+		return x
+	}
+	n := x.Dim(0)
+	return g.AllGather(x).Slice(0, from*n, (from+1)*n)
+}
+
 // Gather returns what each member passes, in the order of the members. Unlike arrays, these can have any
 // length.
 func (g *Group) Gather(data []byte) [][]byte {

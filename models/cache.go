@@ -17,6 +17,7 @@ type encodedPrompt struct {
 	prompt string
 	limit  int         // Request.MaxSequenceLength
 	images []imageHash // of the reference images, if a text encoder sees them
+	staged bool        // all processes of the group have it
 	embeds []*mlx.Array
 }
 

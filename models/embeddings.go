@@ -216,8 +216,11 @@ func contentHash(fsys fs.FS, name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// usesDisk reports whether the run's prompt embeddings may come from the cache on disk.
-func (r *Run) usesDisk() bool { return r.disk != nil && r.Hook == nil && r.Overrides == nil }
+// usesDisk reports whether the run's prompt embeddings may come from the cache on disk. Processes that run a text
+// encoder in stages have caches of their own, and run it together.
+func (r *Run) usesDisk() bool {
+	return r.disk != nil && r.Hook == nil && r.Overrides == nil && r.Split != SplitStages
+}
 
 // embeddingsKey returns the key of the output of a text encoder for a prompt.
 func (r *Run) embeddingsKey(t *family.PromptEncoding, prompt *prompt) []byte {

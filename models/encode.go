@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"image"
 	"slices"
 	"time"
@@ -25,7 +26,8 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 	cached := !r.points.Active() && r.Overrides == nil
 	if cached {
 		e, ok := r.promptCache.find(func(e encodedPrompt) bool {
-			return e.prompt == prompt.text && e.limit == r.MaxSequenceLength && slices.Equal(e.images, hashes)
+			return e.prompt == prompt.text && e.limit == r.MaxSequenceLength && slices.Equal(e.images, hashes) &&
+				e.staged == (r.stages != nil)
 		})
 		if ok {
 			return r.share(e.embeds...), nil
@@ -47,7 +49,7 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 		const limit = 2 // prompt and negative prompt
 		mlx.Keep(all...)
 		shared := r.share(all...)
-		r.promptCache.add(encodedPrompt{prompt.text, r.MaxSequenceLength, hashes, all}, limit)
+		r.promptCache.add(encodedPrompt{prompt.text, r.MaxSequenceLength, hashes, r.stages != nil, all}, limit)
 		return shared, nil
 	}
 	return all, nil
@@ -354,7 +356,7 @@ func (r *Run) newStepCache() *stepcache.Cache {
 	if err != nil { // the request is checked
 		mlx.Throw(err)
 	}
-	c := &stepcache.Cache{Rule: rule, Compiled: !r.compilation().Off, Group: r.sequence}
+	c := &stepcache.Cache{Rule: rule, Compiled: !r.compilation().Off, Group: cmp.Or(r.sequence, r.stages)}
 	r.stepCaches = append(r.stepCaches, c)
 	return c
 }
@@ -373,19 +375,22 @@ func (r *Run) freeKept() {
 	}
 	r.stepCaches = nil
 	for _, a := range r.kept {
-		a.Free()
+		if a != nil { // not of a block that another process runs
+			a.Free()
+		}
 	}
 	r.kept, r.encodedImage, r.inpainting, r.times = nil, nil, nil, nil
 }
 
 // compilation returns how the run compiles: see [tuning.Compile]. It compiles nothing while a hook
-// looks at modules, since it must see every operation, and no messages of a pair of processes.
+// looks at modules, since it must see every operation, no messages of a pair of processes, and no stages, between
+// which the host waits.
 func (r *Run) compilation() tuning.Compilation {
 	how := tuning.Compile(r.device)
 	if r.compileMode != 0 {
 		how = tuning.Compilation{Mode: r.compileMode}
 	}
-	how.Off = how.Off || r.points.Active() || !r.sequence.Traceable()
+	how.Off = how.Off || r.points.Active() || !r.sequence.Traceable() || r.stages != nil
 	return how
 }
 

@@ -51,7 +51,7 @@ func (r *Run) estimateWith(w residency, q *mlx.Quantization, m memoryModel) Esti
 		if r.cached[dir] && !l.loaded {
 			continue
 		}
-		e.weights[dir] = r.weightsMemory(l, q)
+		e.weights[dir] = r.weightsMemory(l, q, r.Split == SplitStages)
 		e.out.Weights[dir] = e.weights[dir].bytes
 	}
 	if r.previewer != nil {

@@ -387,7 +387,7 @@ func TestLoadPeak(t *testing.T) {
 				}
 				var estimated int64
 				for _, loadable := range p.loadables {
-					estimated += p.weightsMemory(loadable, test.o.Quantize).bytes
+					estimated += p.weightsMemory(loadable, test.o.Quantize, false).bytes
 				}
 				// the tables that tokenizers and configs become are not arrays
 				if math.Abs(float64(loaded-estimated)) > 0.01*float64(estimated) {
@@ -536,7 +536,7 @@ func headersOf(t *testing.T, name, class string, dtype mlx.Dtype) (*Pipeline, me
 		t.Fatal(err)
 	}
 	for _, c := range p.Components() {
-		loadable := &loadable{Component: c, sizes: map[mlx.Quantization]weightsMemory{}}
+		loadable := &loadable{Component: c, sizes: map[sizesKey]weightsMemory{}}
 		for range nn.Parameters(c.Model) {
 			loadable.found = append(loadable.found, nn.Found{Tensor: checkpoint.Tensor{Dtype: "BF16"}})
 		}

@@ -25,7 +25,7 @@ func (p *Pipeline) available() int64 {
 	}
 	for _, l := range p.loadables {
 		if l.loaded {
-			m := p.weightsMemory(l, p.loader.Quantize)
+			m := p.weightsMemory(l, p.loader.Quantize, l.staged)
 			if free += m.bytes; l.table != nil {
 				free -= m.table
 			}
@@ -52,19 +52,12 @@ func (p *Pipeline) defaultRun() (*Run, error) {
 	return r, err
 }
 
-// checkFit chooses how weights share the memory for the largest of some runs, or for one with the
-// model's defaults, and warns if it does not fit. With random weights that is an error.
+// checkFit chooses how weights share the memory for the largest of some runs, and warns if it does not fit. With random
+// weights that is an error.
 func (p *Pipeline) checkFit(runs []*Run, batch int, warn func(string)) error {
 	available := p.available()
-	if available == 0 {
+	if available == 0 || len(runs) == 0 {
 		return nil
-	}
-	if len(runs) == 0 {
-		r, err := p.defaultRun()
-		if err != nil {
-			return nil // there is no run to warn about
-		}
-		runs = []*Run{r}
 	}
 	var largest *Run
 	var peak int64

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
@@ -22,11 +23,11 @@ import (
 
 // The ways to split the work of a run over the processes of a group.
 const (
-	SplitAuto     = "auto"     // passes, or sequence without guidance
+	SplitAuto     = "auto"     // passes, or sequence without guidance; stages if the model fits no process
 	SplitPictures = "pictures" // each process generates images of its own, and knows nothing of the others
 	SplitPasses   = "passes"   // the passes for prompt and negative prompt; of more than two processes each half has one
 	SplitSequence = "sequence" // the tokens of the transformer
-	SplitStages   = "stages"   // the blocks of the transformer
+	SplitStages   = "stages"   // the blocks of transformer and text encoders, whose weights no other process has
 )
 
 // Splits are the values of Request.Split.
@@ -36,6 +37,7 @@ var Splits = []string{SplitAuto, SplitPictures, SplitPasses, SplitSequence, Spli
 type division struct {
 	passes   *mlx.Group // two members, of which the first has the pass for the prompt
 	sequence *mlx.Group // the members that have the same pass
+	stages   *mlx.Group // the members that run the blocks one after the other
 }
 
 // SplitOf returns how the pipeline's group generates the image of a request, one of Splits but SplitAuto,
@@ -59,9 +61,14 @@ func (p *Pipeline) SplitOf(r *Request) (split string, members int, err error) {
 	case SplitSequence:
 		err = sequence
 	case SplitStages:
-		err = errs.Requestf("split stages: no model can be split into stages yet (%s can be split into other ways)", p.Class)
+		err = p.checkStages(r, n)
 	case SplitAuto:
-		if split = SplitPasses; passes != nil {
+		switch {
+		case p.tooLarge && p.checkStages(r, n) == nil:
+			split = SplitStages
+		case passes == nil:
+			split = SplitPasses
+		default:
 			split, err = SplitSequence, sequence
 		}
 	}
@@ -91,6 +98,64 @@ func (p *Pipeline) checkSequence(r *Request, n int) error {
 	return nil
 }
 
+// checkStages returns an error if n processes cannot each have a part of the transformer's blocks.
+func (p *Pipeline) checkStages(r *Request, n int) error {
+	if r.Hook != nil {
+		return errs.Requestf("split stages: no process has all values for a hook (use one that is alone, or split passes or sequence)")
+	}
+	blocks := 0
+	if s := p.declared.Transformer().Staged(); s != nil {
+		blocks = len(s.StageBlocks())
+	}
+	if blocks < n {
+		return errs.Requestf("split stages: the transformer of %s has %d blocks for %d processes (start fewer)", p.Class, blocks, n)
+	}
+	return nil
+}
+
+// chooseStages makes runs that choose their split use stages, if some process has not enough memory for a whole
+// component, and all have enough for a stage. All members of the group call it at once.
+func (p *Pipeline) chooseStages(runs []*Run, batch int, warn func(string)) error {
+	if p.group == nil {
+		return nil
+	}
+	runs = slices.DeleteFunc(slices.Clone(runs), func(r *Run) bool {
+		return !r.automatic || p.checkStages(&r.Request, p.group.Size()) != nil
+	})
+	type memory struct{ Free, Whole, Stage int64 }
+	own, least := memory{Free: p.available()}, residency{shortLookahead: true, lowRAM: true, decodeAlone: true}
+	for _, r := range runs {
+		r.batch = max(1, batch)
+		own.Whole = max(own.Whole, r.estimate(least, p.loader.Quantize).Peak())
+		staged := r.changed(func(r *Run) { r.Split = SplitStages })
+		own.Stage = max(own.Stage, staged.estimate(least, p.loader.Quantize).Peak())
+	}
+	text, err := json.Marshal(own)
+	lacks := -1
+	var all []memory
+	for rank, text := range p.group.Gather(text) {
+		var m memory
+		err = cmp.Or(err, json.Unmarshal(text, &m))
+		all = append(all, m)
+		if m.Free > 0 && m.Whole > m.Free && (lacks < 0 || m.Free < all[lacks].Free) {
+			lacks = rank
+		}
+	}
+	if lacks < 0 || slices.ContainsFunc(all, func(m memory) bool { return m.Free > 0 && m.Stage > m.Free }) {
+		return err
+	}
+	p.tooLarge = true
+	for _, r := range runs {
+		r.Split = SplitStages
+		r.findCached()
+	}
+	if m := all[lacks]; warn != nil && p.group.Rank() == 0 {
+		warn(fmt.Sprintf("the model needs about %s of memory, and %s are free on rank %d: its blocks are split over %d processes, each "+
+			"of which needs about %s (split stages)", units.About(m.Whole), units.About(m.Free), lacks, len(all), units.About(m.Stage)))
+	}
+	return err
+}
+
 // divide returns the parts of the group for a split. All members call it at once.
 func (p *Pipeline) divide(split string) division {
 	d, ok := p.divisions[split]
@@ -101,6 +166,8 @@ func (p *Pipeline) divide(split string) division {
 	switch {
 	case split == SplitSequence:
 		d.sequence = p.group
+	case split == SplitStages:
+		d.stages = p.group
 	case split == SplitPasses && n == 2:
 		d.passes = p.group
 	case split == SplitPasses:
@@ -284,7 +351,7 @@ func (r *Run) fields() (fields []Field) {
 // joinSplit prepares the run for the split of its group, and compares it with that of the other processes.
 func (r *Run) joinSplit(seeds []uint64) error {
 	r.division = r.divide(r.Split)
-	if r.passes == nil && r.sequence == nil {
+	if r.division == (division{}) {
 		return nil
 	}
 	return Agree(r.group, append(r.fields(), Field{"the seeds", fmt.Sprint(seeds)}), nil)
@@ -293,7 +360,7 @@ func (r *Run) joinSplit(seeds []uint64) error {
 // goOn returns an error unless all processes that share the run go on. This one does not if it has an error, or is
 // asked to stop.
 func (r *Run) goOn(err error) error {
-	if r.passes == nil && r.sequence == nil {
+	if r.division == (division{}) {
 		return err
 	}
 	if err == nil && r.Stopped != nil {
@@ -311,7 +378,7 @@ func (r *Run) divideRows() (end func()) {
 
 // rows returns the group whose members divide the rows of images, nil if the image must be that of one process bit for bit.
 func (r *Run) rows() *mlx.Group {
-	if r.Split == SplitPictures || r.Split == SplitPasses && r.group.Size() == 2 {
+	if r.Split == SplitPictures || r.Split == SplitStages || r.Split == SplitPasses && r.group.Size() == 2 {
 		return nil
 	}
 	return r.group

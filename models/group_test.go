@@ -16,6 +16,7 @@ import (
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/scheduler"
@@ -197,6 +198,8 @@ func TestSplitOf(t *testing.T) {
 		defer p.Close()
 		alone := *p
 		alone.group = nil
+		hooked := r
+		hooked.Hook = func(hooks.Tap) (*mlx.Array, error) { return nil, nil }
 		for _, test := range []struct {
 			p        *Pipeline
 			guidance float64
@@ -212,7 +215,7 @@ func TestSplitOf(t *testing.T) {
 			{p, 0, "passes", "split passes: ZImagePipeline has one pass in each step at guidance 0 " +
 				"(a guidance scale with a negative prompt has two)"},
 			{p, 3, "tensor", `split "tensor": expected one of auto, pictures, passes, sequence, stages`},
-			{p, 3, "stages", "split stages: no model can be split into stages yet (ZImagePipeline can be split into other ways)"},
+			{p, 3, "stages", "stages"},
 		} {
 			r.Guidance, r.Split = test.guidance, test.split
 			got, members, err := test.p.SplitOf(&r)
@@ -224,6 +227,12 @@ func TestSplitOf(t *testing.T) {
 			}
 			if got != test.want || err == nil && test.p == p && members != 2 {
 				t.Errorf("split %q at guidance %g: found %s of %d, expected %s", test.split, test.guidance, got, members, test.want)
+			}
+		}
+		hooked.Split = SplitStages
+		for _, err := range []error{p.checkStages(&hooked, 2), p.checkStages(&r, 9)} {
+			if !errors.Is(err, errs.ErrRequest) || !strings.HasPrefix(err.Error(), "split stages: ") {
+				t.Errorf("found %v", err)
 			}
 		}
 	})

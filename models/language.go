@@ -149,14 +149,14 @@ func (m *LanguageModel) Class() string { return m.loadable.Class.Name }
 
 // Memory returns the size of the weights, and of the cache of a number of tokens.
 func (m *LanguageModel) Memory(tokens int) int64 {
-	return m.pipeline.weightsMemory(m.loadable, m.pipeline.loader.Quantize).bytes + m.model.CacheBytes(tokens)
+	return m.pipeline.weightsMemory(m.loadable, m.pipeline.loader.Quantize, false).bytes + m.model.CacheBytes(tokens)
 }
 
 // Peak estimates the memory of reading a prompt of some tokens and writing others.
 func (m *LanguageModel) Peak(prompt, tokens int) int64 {
 	p := m.pipeline
 	read := pass{blocks: p.blocksOf(m.loadable.Component), tokens: prompt, rows: 1}
-	read.weightsMemory = p.weightsMemory(m.loadable, p.loader.Quantize)
+	read.weightsMemory = p.weightsMemory(m.loadable, p.loader.Quantize, false)
 	return m.Memory(m.capacity(prompt, tokens)) + p.memoryModel().estimate(read)
 }
 

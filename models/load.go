@@ -255,7 +255,17 @@ func (p *Pipeline) loadWeights(runs []*Run, o LoadOptions) error {
 	if err := p.checkQuantizations(); err != nil {
 		return err
 	}
-	if err := p.checkFit(runs, o.Batch, o.Warn); err != nil {
+	fitting := runs
+	if len(runs) == 0 {
+		if r, err := p.defaultRun(); err == nil {
+			fitting = []*Run{r}
+		}
+	}
+	if err := p.chooseStages(fitting, o.Batch, o.Warn); err != nil {
+		return err
+	}
+	p.staged = len(fitting) > 0 && !slices.ContainsFunc(fitting, func(r *Run) bool { return r.Split != SplitStages })
+	if err := p.checkFit(fitting, o.Batch, o.Warn); err != nil {
 		return err
 	}
 	for _, l := range p.LoRAs() {

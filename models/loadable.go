@@ -14,16 +14,23 @@ import (
 // A loadable is a component whose weights can be freed and loaded again.
 type loadable struct {
 	component.Component
-	found  []nn.Found                         // tensor of each parameter
-	sizes  map[mlx.Quantization]weightsMemory // cache of Pipeline.weightsMemory
+	found  []nn.Found                 // tensor of each parameter
+	sizes  map[sizesKey]weightsMemory // cache of Pipeline.weightsMemory
 	loaded bool
+	staged bool              // only this process's stage is loaded
 	table  *family.TimeTable // replaces some layers, which are not in memory; nil if all are
 }
 
-// usable reports whether the component is loaded and has the layers that a run with a table, which
-// may be nil, needs.
-func (l *loadable) usable(table *family.TimeTable) bool {
-	return l.loaded && (l.table == nil || l.table == table)
+// A sizesKey has what the memory of a component's weights depends on.
+type sizesKey struct {
+	quantization mlx.Quantization
+	staged       bool
+}
+
+// usable reports whether the component is loaded, in stages or not, and has the layers that a run with a table,
+// which may be nil, needs.
+func (l *loadable) usable(table *family.TimeTable, staged bool) bool {
+	return l.loaded && (l.table == nil || l.table == table) && (l.staged == staged || l.Staged() == nil)
 }
 
 // newLoadable matches a component with the headers of its checkpoint. Tensors that are missing or
@@ -33,7 +40,7 @@ func newLoadable(c component.Component, ck *checkpoint.Checkpoint) (*loadable, e
 	if mismatch != nil {
 		return nil, mismatch
 	}
-	return &loadable{Component: c, found: found, sizes: map[mlx.Quantization]weightsMemory{}}, nil
+	return &loadable{Component: c, found: found, sizes: map[sizesKey]weightsMemory{}}, nil
 }
 
 // FileBytes returns the size of all tensors in the model's files that are loaded now, 0 for random
@@ -43,8 +50,10 @@ func (p *Pipeline) FileBytes() (n int64) {
 		if !l.loaded || p.random != nil {
 			continue
 		}
-		for _, f := range l.found {
-			n += f.Bytes()
+		for i, p := range nn.Parameters(l.Model) {
+			if !l.staged || p.Array != nil {
+				n += l.found[i].Bytes()
+			}
 		}
 	}
 	return n
@@ -71,18 +80,49 @@ type weightsMemory struct {
 	cast   int64 // number of weights in linear layers that are cast or dequantized for every product
 }
 
-// weightsMemory returns the memory of a component's weights if the plain ones are quantized to q.
-func (p *Pipeline) weightsMemory(l *loadable, q *mlx.Quantization) (m weightsMemory) {
-	key := mlx.Quantization{}
+// stagesOf returns how the blocks of a component are divided over the group if its plain weights are quantized to
+// q, and the parameters that other processes have. They are nil for a component that is not divided.
+func (p *Pipeline) stagesOf(l *loadable, q *mlx.Quantization) (s *nn.Stages, others map[*nn.Param]bool) {
+	staged := l.Staged()
+	if staged == nil {
+		return nil, nil
+	}
+	size, quantized := map[*nn.Param]int64{}, l.quantizations(q)
+	for i, parameter := range nn.Parameters(l.Model) {
+		size[parameter.Param], _ = parameter.Memory(l.found[i], p.dtype, quantized[i])
+	}
+	blocks := staged.StageBlocks()
+	bytes := make([]int64, len(blocks))
+	for i, modules := range blocks {
+		for parameter := range component.Parameters(modules) {
+			bytes[i] += size[parameter]
+		}
+	}
+	s = nn.NewStages(p.group, bytes)
+	first, end := s.Own()
+	return s, component.Parameters(slices.Concat(slices.Delete(blocks, first, end)...))
+}
+
+// weightsMemory returns the memory of a component's weights, or of this process's stage, if the plain ones are
+// quantized to q.
+func (p *Pipeline) weightsMemory(l *loadable, q *mlx.Quantization, staged bool) (m weightsMemory) {
+	key := sizesKey{staged: staged}
 	if q != nil {
-		key = *q
+		key.quantization = *q
 	}
 	if known, ok := l.sizes[key]; ok {
 		return known
 	}
 	defer func() { l.sizes[key] = m }()
 	quantized, replaced := l.quantizations(q), p.replacedByTable(l)
+	var others map[*nn.Param]bool
+	if staged {
+		_, others = p.stagesOf(l, q)
+	}
 	for i, parameter := range nn.Parameters(l.Model) {
+		if others[parameter.Param] {
+			continue
+		}
 		bytes, cast := parameter.Memory(l.found[i], p.dtype, quantized[i])
 		m.bytes += bytes
 		if replaced[parameter.Param] {

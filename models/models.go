@@ -31,6 +31,8 @@ type Pipeline struct {
 	group     *mlx.Group          // LoadOptions.Group, nil if this process is alone
 	files     map[string]string   // what the files of components are, by folder; only with a group
 	divisions map[string]division // by the names of splits; only with a group
+	staged    bool                // components are loaded in stages
+	tooLarge  bool                // runs that choose their split need stages, see chooseStages
 
 	promptCache lru[encodedPrompt]
 	disk        *diskCache // nil without LoadOptions.PromptCache

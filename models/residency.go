@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
 )
@@ -80,13 +81,24 @@ func (p *Pipeline) MakeRoom() error {
 	var needed int64
 	for _, c := range p.loadables {
 		if p.isTextEncoder(c.Dir) {
-			needed += p.weightsMemory(c, p.loader.Quantize).bytes
+			needed += p.weightsMemory(c, p.loader.Quantize, p.staged).bytes
 		}
 	}
 	if free := mlx.FreeMemory(p.device); p.residency.lowRAM || free > 0 && free < needed+needed/4 {
 		p.unload()
 	}
 	return nil
+}
+
+// stage sets which blocks of a component are loaded next, and which its passes run.
+func (p *Pipeline) stage(l *loadable) {
+	var stages *nn.Stages
+	if p.loader.Skip, l.staged = nil, p.staged; p.staged {
+		stages, p.loader.Skip = p.stagesOf(l, p.loader.Quantize)
+	}
+	if s := l.Staged(); s != nil {
+		s.Stage(stages)
+	}
 }
 
 func (p *Pipeline) free(l *loadable) {
@@ -100,7 +112,8 @@ func (r *Run) ensureLoaded(dir string) error {
 	if dir == component.Transformers && r.freesTimeLayers(r.residency) {
 		table = r.times
 	}
-	if l := r.loadables[dir]; l == nil || l.usable(table) {
+	r.Pipeline.staged = r.stages != nil
+	if l := r.loadables[dir]; l == nil || l.usable(table, r.Pipeline.staged) {
 		return nil
 	}
 	defer r.limiter.update()
@@ -133,7 +146,7 @@ func (r *Run) timesteps() []float32 { return r.schedule.Timesteps[r.plan.first:]
 // to ensureLoaded.
 func (r *Run) readAhead(dir string) (stop func()) {
 	l := r.loadables[dir]
-	if l == nil || l.loaded || r.random != nil {
+	if l == nil || l.loaded || r.random != nil || r.stages != nil { // a stage needs a part of the files
 		return func() {}
 	}
 	ck, err := l.Open(r.loader.FS)
@@ -156,7 +169,7 @@ func (r *Run) readAhead(dir string) (stop func()) {
 func (p *Pipeline) ensureLoaded(dir string, table *family.TimeTable, report func(Progress)) error {
 	l := p.loadables[dir]
 	switch {
-	case l == nil || l.usable(table):
+	case l == nil || l.usable(table, p.staged):
 		return nil
 	case p.loading:
 		return fmt.Errorf("the model's %s is needed while another component is being loaded "+
@@ -165,9 +178,10 @@ func (p *Pipeline) ensureLoaded(dir string, table *family.TimeTable, report func
 	if p.residency.lowRAM && dir != component.Autoencoders {
 		p.unload()
 	}
-	if l.loaded { // for another run's table
+	if l.loaded { // for another run's table, or another split
 		p.free(l)
 	}
+	p.stage(l)
 	ck, err := l.Open(p.loader.FS)
 	if err != nil {
 		return err

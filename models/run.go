@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -23,6 +24,8 @@ type Run struct {
 	plan     plan
 	prompts  []*prompt // the prompt, and the negative prompt if guidance uses it
 	batch    int       // number of images that are generated at once
+	// automatic means that the request leaves the split to the pipeline.
+	automatic bool
 	// cached has the text encoders, by folder, that need not run because the embeddings of all
 	// prompts are in the cache on disk.
 	cached    map[string]bool
@@ -88,6 +91,7 @@ func (p *Pipeline) newRun(request Request) (*Run, error) {
 	}
 	r.Conversions.keep(&r.Request)
 	var err error
+	r.automatic = cmp.Or(r.Split, SplitAuto) == SplitAuto
 	if r.Split, _, err = p.SplitOf(&r.Request); err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ type Settings struct {
 	Batch int `json:"batch,omitempty"`
 
 	// Split is how several processes generated the image together, as in --split: passes or sequence, which
-	// affects rounding, or pictures, which does not. "" means that one process did.
+	// affects rounding, or pictures or stages, which do not. "" means that one process did.
 	Split string `json:"split,omitempty"`
 	// Ranks is the number of these processes, 0 if one process generated the image.
 	Ranks int `json:"ranks,omitempty"`

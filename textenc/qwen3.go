@@ -168,9 +168,27 @@ type qwen3Decoder struct {
 	Norm        *nn.RMSNorm   `w:"norm"` // nil if it is not needed
 
 	needed []int // the numbers of the layers after which a hidden state is needed, ascending
+	stages *nn.Stages
 }
 
 func (d *qwen3Decoder) decoder() *qwen3Decoder { return d }
+
+// StageBlocks implements [nn.Staged].
+func (d *qwen3Decoder) StageBlocks() [][]any { return nn.Blocks(d.Layers) }
+
+// Stage implements [nn.Staged].
+func (d *qwen3Decoder) Stage(s *nn.Stages) { d.stages = s }
+
+// Staged returns what of a text encoder can be divided into stages, nil for one without.
+func Staged(model any) nn.Staged {
+	switch m := model.(type) {
+	case *T5Encoder:
+		return m.Encoder
+	case network:
+		return m.decoder()
+	}
+	return nil
+}
 
 func newQwen3Decoder(c Qwen3Config, hiddenStates []int, layer func(Qwen3Config, int) *qwen3Layer) qwen3Decoder {
 	d := qwen3Decoder{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize)}
@@ -213,9 +231,12 @@ func (d *qwen3Decoder) run(x *mlx.Array, enter func(layers int, x *mlx.Array) *m
 	states := map[int]*mlx.Array{}
 	done := 0
 	for _, i := range d.needed {
-		for at, l := range mlx.Layers(d.Layers[done:i], &x) {
-			x = l.Forward(enter(done+at, x), p)
-		}
+		x = d.stages.Run(done, i, x, func(first, end int, x *mlx.Array) *mlx.Array {
+			for at, l := range mlx.Layers(d.Layers[first:end], &x) {
+				x = l.Forward(enter(first+at, x), p)
+			}
+			return x
+		})
 		states[i], done = x, i
 	}
 	states[LastBeforeNorm] = enter(done, x)

@@ -118,14 +118,31 @@ type t5Stack struct {
 	EmbedTokens    *nn.Embedding `w:"embed_tokens"`
 	Block          []*t5Block    `w:"block"`
 	FinalLayerNorm *nn.RMSNorm   `w:"final_layer_norm"`
+
+	stages *nn.Stages
 }
+
+// StageBlocks implements [nn.Staged]. All processes have the bias of the first block, which is that of all.
+func (s *t5Stack) StageBlocks() (blocks [][]any) {
+	for _, b := range s.Block {
+		a := b.SelfAttention.SelfAttention
+		blocks = append(blocks, []any{a.Q, a.K, a.V, a.O, b.SelfAttention.LayerNorm, b.FF})
+	}
+	return blocks
+}
+
+// Stage implements [nn.Staged].
+func (s *t5Stack) Stage(stages *nn.Stages) { s.stages = stages }
 
 func (s *t5Stack) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
 	x := s.EmbedTokens.Forward(ids, dtype)
 	bias := s.Block[0].SelfAttention.SelfAttention.RelativeAttentionBias.Forward(len(ids), dtype)
-	for _, b := range mlx.Layers(s.Block, &x) {
-		x = b.Forward(x, bias)
-	}
+	x = s.stages.Run(0, len(s.Block), x, func(first, end int, x *mlx.Array) *mlx.Array {
+		for _, b := range mlx.Layers(s.Block[first:end], &x) {
+			x = b.Forward(x, bias)
+		}
+		return x
+	})
 	return s.Tap(s.FinalLayerNorm.Forward(x), mlx.FromInt32(ids, 1, len(ids)))
 }
 

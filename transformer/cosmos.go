@@ -82,6 +82,7 @@ func (c *CosmosConfig) Validate() error {
 // Cosmos is diffusers' CosmosTransformer3DModel for images, videos of one frame.
 type Cosmos struct {
 	nn.Module `in:"hidden_states encoder_hidden_states"`
+	staged
 
 	PatchEmbed        *cosmosPatchEmbed `w:"patch_embed"`
 	Rope              cosmosRope        `w:"rope"`
@@ -192,7 +193,7 @@ func (m *Cosmos) Pass(latents, timestep, text *mlx.Array, s *CosmosSequence) Pas
 	x = m.PatchEmbed.Forward(x)
 	p.embedded = x.Reshape(x.Dim(0), s.h*s.w, -1)
 	p.time = m.TimeEmbed.Forward(p.embedded, timestep)
-	return p
+	return m.inStages(p)
 }
 
 type cosmosPass struct {

@@ -66,6 +66,7 @@ func (c *ErnieImageConfig) Validate() error {
 // of which have the same modulation.
 type ErnieImage struct {
 	nn.Module `in:"hidden_states text_bth"`
+	staged
 
 	XEmbedder       *ernieEmbedder     `w:"x_embedder"`
 	TextProj        *nn.Linear         `w:"text_proj"` // nil if the text is as wide as the stream
@@ -140,7 +141,7 @@ func (m *ErnieImage) Pass(latents, timestep, text *mlx.Array, s *ErnieImageSeque
 	p.shares = nn.NewShares(s.group, s.h*s.w, s.text)
 	p.joint = joint{rope: s.rope}.over(p.shares)
 	p.shared = splitModulations(m.AdaLNModulation.Forward(p.temb), 2)
-	return p
+	return m.inStages(p)
 }
 
 type erniePass struct {

@@ -56,6 +56,7 @@ func (c *FluxConfig) Predicted() int { return outChannels(c.OutChannels, c.InCha
 // Flux is diffusers' FluxTransformer2DModel.
 type Flux struct {
 	nn.Module `in:"hidden_states encoder_hidden_states pooled_projections txt_ids img_ids"`
+	staged
 
 	PosEmbed                posEmbed           `w:"pos_embed"`
 	TimeTextEmbed           *fluxTimeTextEmbed `w:"time_text_embed"`
@@ -197,7 +198,7 @@ func (m *Flux) Pass(in FluxInputs, s *FluxSequence) Pass {
 	p.shares = nn.NewShares(s.group, s.text, tokens.Dim(1))
 	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}.shareOf(p.shares)
 	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions)).over(p.shares)
-	return p
+	return m.inStages(p)
 }
 
 type fluxPass struct {

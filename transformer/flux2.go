@@ -58,6 +58,7 @@ func (c *Flux2Config) Validate() error {
 // Flux2 is diffusers' Flux2Transformer2DModel.
 type Flux2 struct {
 	nn.Module `in:"hidden_states encoder_hidden_states txt_ids img_ids"`
+	staged
 
 	PosEmbed                  posEmbed            `w:"pos_embed"`
 	TimeGuidanceEmbed         *flux2TimeEmbed     `w:"time_guidance_embed"`
@@ -200,7 +201,7 @@ func (m *Flux2) pass(tokens *mlx.Array, in KVInputs, s *Flux2Sequence, at flux2P
 	imageRope := m.PosEmbed.Forward(at.rope, at.at)
 	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(imageRope)).over(p.shares)
 	p.joint.kv = kv
-	return p
+	return m.inStages(p)
 }
 
 type flux2Pass struct {
@@ -234,17 +235,15 @@ func (p *flux2Pass) Blocks(h Hidden, first, end int) Hidden {
 		j.layer = first + len(double) + i
 		x = b.Forward(x, p.ofBoth, j)
 	}
-	text := p.shares.Count(0)
-	if j.kv.fills() { // the references are needed no more
-		text += p.shares.Count(1)
-	}
-	return splitText(x, text, end == p.Len())
+	return splitText(x, p.shares.Count(0), end == p.Len())
 }
 
-// Output returns the velocity. image has the target first, and only the target in a pass that
-// fills the KV cache.
+// Output returns the velocity. image has the target first, or last in a pass that fills the KV cache.
 func (p *flux2Pass) Output(image *mlx.Array) *mlx.Array {
 	last := p.shares.Len() - 1
+	if p.joint.kv.fills() { // the references are needed no more
+		image = image.Slice(1, p.shares.Count(1), image.Dim(1))
+	}
 	out := p.shares.Streams(last, last+1).Output(&p.Module, func() *mlx.Array {
 		return p.ProjOut.Forward(p.NormOut.Forward(image, stepTime{temb: p.temb}))
 	})

@@ -60,6 +60,7 @@ func (c *Flux3Config) hidden() int { return int(float64(c.dim()) * c.MLPRatio) }
 // Flux3 is diffusers' Flux3Transformer2DModel.
 type Flux3 struct {
 	nn.Module `in:"hidden_states encoder_hidden_states img_ids txt_ids image_cond_hidden_states image_cond_ids"`
+	staged
 
 	PosEmbed         posEmbed           `w:"pos_embed"`
 	TimeProj         timeProj           `w:"time_proj"`
@@ -212,7 +213,7 @@ func (m *Flux3) Pass(in Flux3Inputs, s *Flux3Sequence) Pass {
 	}
 	p.joint = newFluxJoint(&m.Module, all).over(p.shares)
 	p.embedded = h.shareOf(p.shares)
-	return p
+	return m.inStages(p)
 }
 
 // shareTokens returns this process's share of x [B, L, D], or x if it is [B, 1, D], for all tokens.

@@ -83,6 +83,7 @@ func (c *Krea2Config) Validate() error {
 // Krea2 is diffusers' Krea2Transformer2DModel.
 type Krea2 struct {
 	nn.Module `in:"hidden_states encoder_hidden_states position_ids"`
+	staged
 
 	ImgIn             *nn.Linear           `w:"img_in"`
 	TimeEmbed         *krea2TimeEmbedding  `w:"time_embed"`
@@ -183,7 +184,7 @@ func (m *Krea2) Pass(latents, timestep, text *mlx.Array, s *Krea2Sequence) Pass 
 	p.shares = nn.NewShares(s.group, s.text, s.h*s.w)
 	p.temb = m.TimeEmbed.Forward(timestep.AsType(dtype))
 	p.modulation = m.TimeModProj.Forward(geluTanh(p.temb))
-	return p
+	return m.inStages(p)
 }
 
 type krea2Pass struct {

@@ -15,7 +15,7 @@ type Pass interface {
 	// Len returns the number of blocks.
 	Len() int
 	// Blocks returns the hidden states after the blocks from first to end-1. After the last
-	// block they have no text.
+	// block they have no text. The image's have the shape of those before.
 	Blocks(h Hidden, first, end int) Hidden
 	// Output returns the model's output for the image's hidden states after the last block.
 	Output(image *mlx.Array) *mlx.Array

@@ -58,6 +58,7 @@ func (c *QwenImageConfig) Validate() error {
 // QwenImage is diffusers' QwenImageTransformer2DModel.
 type QwenImage struct {
 	nn.Module `in:"hidden_states encoder_hidden_states"`
+	staged
 
 	PosEmbed          qwenImagePosEmbed   `w:"pos_embed"`
 	TimeTextEmbed     *qwenImageTimeEmbed `w:"time_text_embed"`
@@ -217,7 +218,7 @@ func (m *QwenImage) Pass(in QwenImageInputs, s *QwenImageSequence) Pass {
 		p.time.isReference = imageOf(p.shares).Share(1, between(s.target+s.references, s.target, s.target+s.references))
 	}
 	p.joint = m.PosEmbed.Forward(s.rope, s.text).over(p.shares)
-	return p
+	return m.inStages(p)
 }
 
 // time returns the time of a step, and with zero_cond_t time 0 in the second row, for the tokens x.

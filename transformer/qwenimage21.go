@@ -53,6 +53,7 @@ func (c *QwenImage21Config) Validate() error {
 // latents of reference images in it, followed by the image's latents.
 type QwenImage21 struct {
 	nn.Module `in:"hidden_states encoder_hidden_states img_mask"`
+	staged
 
 	PosEmbed          qwenImage21PosEmbed    `w:"pos_embed"`
 	TimeTextEmbed     *qwenImageTimeEmbed    `w:"time_text_embed"`
@@ -150,7 +151,7 @@ func (m *QwenImage21) pass(in KVInputs, s *QwenImage21Sequence, b blockCausal) P
 	p.temb = m.TimeTextEmbed.Forward(timestep, x)
 	p.modulate(m.Modulation.Forward(p.temb))
 	p.embedded, p.rope = p.shares.Share(1, p.embedded), p.shares.Rope(p.rope)
-	return p
+	return m.inStages(p)
 }
 
 // rows returns the rows of x [L, D] from start on.

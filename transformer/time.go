@@ -44,6 +44,10 @@ func (t *TimeLayers) project(temb *mlx.Array) *mlx.Array {
 	x := mlx.WideSiLU(temb)
 	all := make([]*mlx.Array, len(t.layers))
 	for i, l := range t.layers {
+		if l.Weight.Array == nil { // of a block that this process does not run
+			all[i] = mlx.Zeros(temb.Dtype(), temb.Dim(0), l.Out())
+			continue
+		}
 		all[i] = mlx.Scope(func() *mlx.Array { return l.Forward(x) })
 		mlx.StopPoint(all[i])
 	}

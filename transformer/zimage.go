@@ -79,6 +79,7 @@ const (
 // ZImage is diffusers' ZImageTransformer2DModel.
 type ZImage struct {
 	nn.Module `in:"0.0 2.0"`
+	staged
 
 	XEmbedder      map[string]*nn.Linear   `w:"all_x_embedder"`
 	FinalLayer     map[string]*zimageFinal `w:"all_final_layer"`
@@ -201,7 +202,7 @@ func (m *ZImage) Pass(latents, timestep, caption *mlx.Array, s *ZImageSequence) 
 	temb := m.TEmbedder.Forward(timestep.AsType(latents.Dtype()))
 	p := &zimagePass{ZImage: m, s: s, latents: latents, caption: caption, temb: temb}
 	p.shares = nn.NewShares(s.group, padTo(s.image, zimageSeqMultiple), padTo(s.caption, zimageSeqMultiple))
-	return p
+	return m.inStages(p)
 }
 
 type zimagePass struct {

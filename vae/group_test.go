@@ -70,10 +70,8 @@ func TestCodeFaults(t *testing.T) {
 		"queries of another process": {"coder.go", "a.ToQ.Forward(s.own(1, y))", "a.ToQ.Forward(y.Slice(1, 0, x.Dim(1)*w))"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, failed := grouptest.Planted(t, fault[0], func(text string) string {
-				return strings.Replace(text, fault[1], fault[2], 1)
-			}, "TestGroup")
-			if !failed || !strings.Contains(out, "off by") {
+			out, err := grouptest.Planted(t, fault[0], "TestGroup", fault[1], fault[2])
+			if err == nil || !strings.Contains(out, "off by") {
 				t.Errorf("not found:\n%s", out)
 			}
 		})

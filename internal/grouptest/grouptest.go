@@ -3,7 +3,6 @@
 package grouptest
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -65,37 +65,6 @@ func Run(t *testing.T, n int, env ...string) [][]byte {
 	return written
 }
 
-// Planted runs a test of the running test's package in a build with a changed source file, and returns
-// its output, and whether it fails.
-func Planted(t *testing.T, source string, change func(text string) string, test string) (out string, failed bool) {
-	t.Helper()
-	source, err := filepath.Abs(source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	planted := change(string(text))
-	if planted == string(text) {
-		t.Fatalf("%s has no text to change", source)
-	}
-	dir := t.TempDir()
-	replaced, overlay := filepath.Join(dir, filepath.Base(source)), filepath.Join(dir, "overlay.json")
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{source: replaced}})
-	if err = cmp.Or(err, os.WriteFile(replaced, []byte(planted), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(overlay, list, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-run=^"+test+"$", ".")
-	cmd.Env = append(os.Environ(), "GOMFLUX_FAULTS=")
-	all, err := cmd.CombinedOutput()
-	return string(all), err != nil
-}
-
 func output(dir string, rank int) string { return filepath.Join(dir, fmt.Sprintf("out%d", rank)) }
 
 // Output is the file of a member whose contents [Run] returns.
@@ -113,4 +82,39 @@ func ports(t *testing.T, n int) []int {
 		all[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return all
+}
+
+// Planted runs a test of this package in a build in which a file, relative to the package, has other texts: pairs of
+// an old and a new one. It returns the output, and the error of a test that fails.
+func Planted(t *testing.T, file, run string, texts ...string) (string, error) {
+	t.Helper()
+	source, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(texts); i += 2 {
+		if !strings.Contains(string(text), texts[i]) {
+			t.Fatalf("%s has no %q", file, texts[i])
+		}
+	}
+	dir := t.TempDir()
+	replaced, overlay := filepath.Join(dir, filepath.Base(file)), filepath.Join(dir, "overlay.json")
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{source: replaced}})
+	if err == nil {
+		err = os.WriteFile(replaced, []byte(strings.NewReplacer(texts...).Replace(string(text))), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(overlay, list, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-run=^"+run+"$", ".")
+	cmd.Env = append(os.Environ(), "GOMFLUX_FAULTS=")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }

@@ -37,6 +37,8 @@ type LoadOptions struct {
 	// ReadAhead is how many bytes may be read beyond the parameter that is waited for. MLX reads
 	// several tensors at a time, and reads while it converts others.
 	ReadAhead int64
+	// Skip, if set, reports whether a parameter is not loaded, because other processes have it.
+	Skip func(p Parameter) bool
 	// First, if set, reports whether a parameter is loaded before all others. When those are loaded,
 	// Between is called, which may use them and free them.
 	First   func(p Parameter) bool
@@ -97,11 +99,15 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 	if mismatch != nil {
 		return mismatch
 	}
-	var opened *files
+	opened := &files{}
 	if o.Random {
-		opened = &files{numbers: drawNumbers(found)}
+		opened.numbers = drawNumbers(found) // of all, so that they do not depend on what is skipped
 		defer opened.numbers.Free()
-	} else {
+	}
+	if o.Skip != nil {
+		params, found = without(params, found, o.Skip)
+	}
+	if !o.Random {
 		var err error
 		if opened, err = openFiles(ck, found); err != nil {
 			return err
@@ -126,6 +132,16 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 		joinStacks(model)
 	}
 	return nil
+}
+
+// without returns parameters and their tensors without some.
+func without(params []Parameter, found []Found, skip func(Parameter) bool) (loaded []Parameter, tensors []Found) {
+	for i, p := range params {
+		if !skip(p) {
+			loaded, tensors = append(loaded, p), append(tensors, found[i])
+		}
+	}
+	return loaded, tensors
 }
 
 // loading is the state of [Load].

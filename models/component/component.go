@@ -206,6 +206,14 @@ func (c Component) Bare(name string) string {
 	return name
 }
 
+// Staged returns what of the component can be divided into stages, nil for one without.
+func (c Component) Staged() nn.Staged {
+	if s, ok := c.Model.(nn.Staged); ok {
+		return s
+	}
+	return textenc.Staged(c.Model)
+}
+
 // Unload frees the component's parameters.
 func (c Component) Unload() {
 	nn.Free(c.Model)

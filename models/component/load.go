@@ -17,6 +17,8 @@ type Loader struct {
 	// they are computed at run time, next to their layers, where that is possible.
 	LoRAs       *lora.Set
 	RuntimeLoRA bool
+	// Skip has the parameters that are not loaded, because other processes have them; see [nn.Stages].
+	Skip map[*nn.Param]bool
 	// ReadAhead is how many bytes may be read before they are needed.
 	ReadAhead int64
 	// Report, if set, is called with the number of bytes of a component that were read.
@@ -52,7 +54,7 @@ func (l *Loader) Load(c Component, ck *checkpoint.Checkpoint) error {
 func (l *Loader) LoadUsing(c Component, ck *checkpoint.Checkpoint, modules []any, use func()) error {
 	o := nn.LoadOptions{
 		Name: c.Name, Points: l.Points, Dtype: l.Dtype, Prefixes: c.Prefixes, Ignore: c.Ignore, Quantize: c.LayerQuantizer(l.Quantize),
-		Random: c.Random != "",
+		Random: c.Random != "", Skip: func(p nn.Parameter) bool { return l.Skip[p.Param] },
 	}
 	if !o.Random {
 		o.ReadAhead = l.ReadAhead

@@ -62,8 +62,8 @@ The result is a file in the user's cache folder, which gomflux doctor shows.
 GOMFLUX_TUNING=0 ignores it. Images record what differs from the defaults.
 
 SEVERAL PROCESSES
-Under gomflux launch the processes generate each image together, split by passes
-or sequence, and rank 0 prints the results. "exchange" is what a process
+Under gomflux launch the processes generate each image together, split by
+passes, sequence or stages, and rank 0 prints the results. "exchange" is what a process
 receives from the others in a step: the bytes, and how long they take over
 links of 1 to 80 Gb/s, which is computed. A step takes that much longer, but
 for what the library transfers while it computes.

@@ -25,7 +25,7 @@ func NewSplitFlag() SplitFlag { return OneOf("way", Convert[gomflux.Split](model
 // AddSplit adds --split of commands that several processes can run together.
 func AddSplit(f *pflag.FlagSet, split *SplitFlag) {
 	f.Var(split, "split", "how the processes of gomflux launch split the work: pictures, passes, sequence, stages, or auto, "+
-		"pictures if there are enough (default: auto)")
+		"pictures if there are enough, stages if the model fits no process (default: auto)")
 }
 
 // Join connects the command with the others that were started together with it, nil if it is alone. Then it

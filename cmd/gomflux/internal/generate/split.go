@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/models"
 )
 
 // join connects the command with the others that were started together with it, if there are any. Of these
@@ -39,7 +40,7 @@ func (g *generation) join(ctx context.Context) (err error) {
 	return nil
 }
 
-// chooseSplit chooses between splits into images and those of each image, which the model chooses.
+// chooseSplit checks the split before the model is opened.
 func (g *generation) chooseSplit(ctx context.Context) error {
 	n := g.group.Size()
 	g.done = rank.Before()
@@ -56,15 +57,11 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 				all[0], seeds, i)
 		}
 	}
-	split := g.split.OrZero()
-	if (split == "" || split == gomflux.AutoSplit) && g.total >= n {
-		split = gomflux.SplitPictures
-	}
-	g.options.Split = split
-	if split != gomflux.SplitPictures {
+	g.options.Split = g.split.OrZero()
+	if g.options.Split != gomflux.SplitPictures && !g.automatic() {
 		return nil
 	}
-	rank.Resumable()
+	rank.Resumable(true)
 	switch {
 	case g.total < n && len(g.done) == 0:
 		return cli.UsageErrorf("split pictures: %s for %d processes (ask for more, or start fewer)", ui.Plural(g.total, "image"), n)
@@ -75,8 +72,22 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 	return nil
 }
 
-// noteSplit prints how the processes split the work.
+// automatic reports whether several processes generate images of their own, unless the model needs all of them.
+func (g *generation) automatic() bool {
+	split, n := g.split.OrZero(), g.group.Size()
+	return (split == "" || split == gomflux.AutoSplit) && n > 1 && g.total >= n
+}
+
+// noteSplit chooses between splits into images and those of each image, which the model chooses, and prints how the
+// processes split the work.
 func (g *generation) noteSplit() {
+	if g.automatic() {
+		if g.model.Settings(g.options).Split == models.SplitStages {
+			rank.Resumable(false)
+		} else {
+			g.options.Split = gomflux.SplitPictures
+		}
+	}
 	if s := g.model.Settings(g.options); s.Split != "" && g.group.Rank() == 0 {
 		g.out.Note("%d processes, split by %s", s.Ranks, s.Split)
 	}

@@ -148,7 +148,7 @@ func play(args []string) int {
 			text, err := os.ReadFile(os.Getenv(value))
 			fmt.Printf("%s: %s %v\n", value, text, err)
 		case "resumable":
-			rank.Resumable()
+			rank.Resumable(true)
 		case "done":
 			if !rank.Before()[n] {
 				rank.Done(n)

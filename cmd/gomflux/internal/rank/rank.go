@@ -115,9 +115,9 @@ func report(change func(*Beat), now bool) {
 // Done reports that this rank has written the image of an index. Without a launcher it does nothing.
 func Done(index int) { report(func(b *Beat) { b.Done = append(b.Done, index) }, true) }
 
-// Resumable reports that the work is split so that the other ranks can do the rest without one of them:
+// Resumable reports whether the work is split so that the other ranks can do the rest without one of them:
 // if one is lost, the launcher starts the others again, and [Before] returns the images that are written.
-func Resumable() { report(func(b *Beat) { b.Resumable = true }, true) }
+func Resumable(can bool) { report(func(b *Beat) { b.Resumable = can }, true) }
 
 // Progress reports what this rank does, for people.
 func Progress(text string) { report(func(b *Beat) { b.Progress = text }, false) }

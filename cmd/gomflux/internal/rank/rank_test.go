@@ -34,7 +34,7 @@ func TestLifeLine(t *testing.T) {
 	waitFor(`{"done":[7]}`)
 	go func() {
 		Progress("step 1/9")
-		Resumable()
+		Resumable(true)
 	}()
 	waitFor(`{"resumable":true,"progress":"step 1/9"}`)
 	go io.Copy(io.Discard, beats)
