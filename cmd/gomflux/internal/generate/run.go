@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/record"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/quote"
@@ -281,6 +282,7 @@ func (g *generation) attach() {
 func (g *generation) progress(p gomflux.Progress) {
 	g.debugger.Loading(p)
 	g.profile.Progress(p)
+	rank.Report(p)
 	g.report.progress(p)
 }
 
