@@ -48,7 +48,7 @@ func Join(ctx context.Context, split *gomflux.Split, out *ui.Output) (*gomflux.G
 		return nil, Coded(ExitUsage, err)
 	case err != nil:
 		return nil, Coded(ExitLibrary, err)
-	case group.Size() == 1 && split != nil && *split != gomflux.AutoSplit && len(rank.Before()) == 0:
+	case group.Size() == 1 && split != nil && *split != gomflux.AutoSplit && rank.Before() == nil:
 		return nil, UsageErrorf("--split %s needs several processes (gomflux launch starts them)", *split)
 	case group.Rank() > 0:
 		out.Stdout, out.Format = io.Discard, ui.Text

@@ -225,7 +225,9 @@ func (g *generation) open(ctx context.Context) error {
 		return err
 	}
 	g.chooseTyped()
-	g.noteSplit()
+	if err := g.weighSplit(ctx); err != nil {
+		return err
+	}
 	g.warnNegative()
 	g.noteTransparent()
 	g.describeModel(lib, time.Since(began))

@@ -2,6 +2,7 @@ package generate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -85,30 +86,59 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 				all[0], seeds, i)
 		}
 	}
-	split := g.split.OrZero()
-	if (split == "" || split == gomflux.AutoSplit) && g.total >= n {
-		split = gomflux.SplitPictures
+	g.options.Split = cmp.Or(g.split.OrZero(), gomflux.AutoSplit)
+	if automatic := g.options.Split == gomflux.AutoSplit; automatic && (g.total%n == 0 || g.done != nil) {
+		g.options.Split = gomflux.SplitPictures
 	}
-	g.options.Split = split
-	if split != gomflux.SplitPictures {
+	if g.options.Split != gomflux.SplitPictures {
 		return nil
 	}
-	rank.Resumable()
-	switch {
-	case g.total < n && len(g.done) == 0:
+	if g.total < n && g.done == nil {
 		return cli.UsageErrorf("split pictures: %s for %d processes (ask for more, or start fewer)", ui.Plural(g.total, "image"), n)
-	case g.stepwise != "":
+	}
+	return g.splitPictures()
+}
+
+// splitPictures makes each process generate images of its own.
+func (g *generation) splitPictures() error {
+	g.options.Split = gomflux.SplitPictures
+	rank.Resumable()
+	if g.stepwise != "" {
 		return cli.UsageErrorf("--stepwise-image-output-dir: the images of steps are in several processes " +
 			"(leave it out, or generate one image at a time: --split passes)")
 	}
 	return nil
 }
 
-// noteSplit prints how the processes split the work.
-func (g *generation) noteSplit() {
-	if s := g.model.Settings(g.options); s.Split != "" && g.group.Rank() == 0 {
-		g.out.Note("%d processes, split by %s", s.Ranks, s.Split)
+// weighSplit chooses images of each process after all if that is faster than to share every image, and prints how the
+// processes split the work.
+func (g *generation) weighSplit(ctx context.Context) error {
+	n, why := g.group.Size(), ""
+	if n == 1 {
+		return nil
 	}
+	if g.options.Split == gomflux.AutoSplit {
+		e, err := g.model.EstimateSplit(ctx, g.options)
+		if err != nil {
+			return err
+		}
+		link := fmt.Sprintf(" (%.2g Gb/s between them", e.Bandwidth/1e9)
+		if e.Speedup > 0 {
+			link += fmt.Sprintf("; %s is %.2g times as fast as one process", e.Split, e.Speedup)
+		}
+		why = link + ")"
+		rounds := (g.total + n - 1) / n
+		faster := e.Speedup > 0 && float64(rounds)*e.Speedup <= float64(g.total) || e.Speedup == 0 && g.total > n
+		if faster && g.stepwise == "" && e.Split != gomflux.SplitStages {
+			if err := g.splitPictures(); err != nil {
+				return err
+			}
+		}
+	}
+	if s := g.model.Settings(g.options); g.group.Rank() == 0 {
+		g.out.Note("%d processes, split by %s%s", s.Ranks, s.Split, why)
+	}
+	return nil
 }
 
 // parallel returns the number of images, or batches, that are generated at the same time.

@@ -227,7 +227,7 @@ func TestResume(t *testing.T) {
 			stdout, stderr, err := ranks(t, where, "", "0:resumable", "0:done 1", "*:env GOMFLUX_DONE", "0:done 3", "*:wait 300",
 				"2:signal 9", "1:wait 2000", "1:signal 9", "0:wait 300000")
 			// three ranks, then two, then one without a group, of which the script has nothing but for all
-			if want := "GOMFLUX_DONE=\"\"\nGOMFLUX_DONE=\"1,3\"\nGOMFLUX_DONE=\"1,3\"\n"; err != nil || stdout != want {
+			if want := "GOMFLUX_DONE=\"\"\nGOMFLUX_DONE=\"1,3,\"\nGOMFLUX_DONE=\"1,3,\"\n"; err != nil || stdout != want {
 				t.Errorf("%q, %v, expected %q", stdout, err, want)
 			}
 			if strings.Count(stderr, "\n") != 2 || !strings.Contains(stderr, "; the rest is left for ") {
@@ -261,7 +261,7 @@ func TestStuck(t *testing.T) {
 			}
 			const warning = "gomflux: warning: rank 1: got no further than step 1/2 for 2s (no step before took more than "
 			if test.name == "images of their own" &&
-				(stdout != "GOMFLUX_DONE=\"\"\n"+strings.Repeat("GOMFLUX_DONE=\"0\"\n", 2) || !strings.HasPrefix(stderr, warning)) {
+				(stdout != "GOMFLUX_DONE=\"\"\n"+strings.Repeat("GOMFLUX_DONE=\"0,\"\n", 2) || !strings.HasPrefix(stderr, warning)) {
 				t.Errorf("%q, %q", stdout, stderr)
 			}
 		})

@@ -1,10 +1,11 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -52,7 +53,7 @@ func (f *failure) Error() string { return f.text }
 // are started again.
 func (g *group) run(ctx context.Context, out *ui.Output, args []string, input string) error {
 	s := &screen{stdout: out.Stdout, stderr: out.Stderr, tty: ui.IsTerminal(out.Stderr)}
-	hosts, done := make([]int, len(g.Hosts)), map[int]bool{}
+	hosts, done := make([]int, len(g.Hosts)), ""
 	for i := range hosts {
 		hosts[i] = i
 	}
@@ -71,14 +72,15 @@ func (g *group) run(ctx context.Context, out *ui.Output, args []string, input st
 		}
 		out.Warn("%v; the rest is left for %s", f, strings.Join(names, ", "))
 		for _, i := range f.done {
-			done[i] = true
+			done += fmt.Sprint(i, ",")
 		}
+		done = cmp.Or(done, "none")
 		hosts = f.rest
 	}
 }
 
 // once runs the command until all ranks have ended. The error is a *failure if one of them has failed.
-func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]bool, args []string, input string) error {
+func (g *group) once(ctx context.Context, s *screen, hosts []int, done string, args []string, input string) error {
 	var all, failed, late []*process // failed in the order in which they have
 	ended := make(chan *process, len(hosts))
 	defer func() {
@@ -91,7 +93,7 @@ func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]b
 	}
 	for i, host := range hosts {
 		env, files := g.environment(hosts, i)
-		o := order{Args: args, Env: append(env, rank.EnvDone+"="+indices(done)), Files: files, Folder: folder}
+		o := order{Args: args, Env: append(env, rank.EnvDone+"="+done), Files: files, Folder: folder}
 		p, err := g.start(host, i, o, input, s, ended)
 		if err != nil {
 			return err
@@ -192,15 +194,6 @@ func end(all []*process) {
 		}
 		<-p.ended
 	}
-}
-
-// indices returns numbers with commas between them.
-func indices(set map[int]bool) string {
-	var words []string
-	for _, i := range slices.Sorted(maps.Keys(set)) {
-		words = append(words, strconv.Itoa(i))
-	}
-	return strings.Join(words, ",")
 }
 
 // environment returns the variables of a rank, those of MLX as mlx.launch sets them, and the contents of

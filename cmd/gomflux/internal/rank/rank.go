@@ -27,7 +27,7 @@ import (
 const (
 	// Env is the variable that is 1 in a process that gomflux launch started.
 	Env = "GOMFLUX_LAUNCHED"
-	// EnvDone is the variable with the indices of images that an earlier start of the run has written.
+	// EnvDone is the variable with the indices of images that earlier starts of the run have written; not of the first.
 	EnvDone = "GOMFLUX_DONE"
 
 	Marker   = "\x1e" // begins a beat
@@ -144,10 +144,14 @@ func Report(p gomflux.Progress) {
 	}, false)
 }
 
-// Before returns the indices of the images that earlier starts of this run have written.
+// Before returns the indices of the images that earlier starts of this run have written, nil in the first start.
 func Before() map[int]bool {
+	text := os.Getenv(EnvDone)
+	if text == "" {
+		return nil
+	}
 	done := map[int]bool{}
-	for word := range strings.SplitSeq(os.Getenv(EnvDone), ",") {
+	for word := range strings.SplitSeq(text, ",") {
 		if i, err := strconv.Atoi(word); err == nil {
 			done[i] = true
 		}

@@ -78,9 +78,9 @@ func TestSilent(t *testing.T) {
 }
 
 func TestBefore(t *testing.T) {
-	for text, want := range map[string]map[int]bool{"": {}, "3": {3: true}, "0,12": {0: true, 12: true}} {
+	for text, want := range map[string]map[int]bool{"": nil, "none": {}, "3": {3: true}, "0,12": {0: true, 12: true}} {
 		t.Setenv(EnvDone, text)
-		if got := Before(); !maps.Equal(got, want) {
+		if got := Before(); !maps.Equal(got, want) || (got == nil) != (want == nil) {
 			t.Errorf("%q: %v, expected %v", text, got, want)
 		}
 	}
