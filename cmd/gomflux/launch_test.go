@@ -45,9 +45,9 @@ var faults = []fault{
 		r.cmd.Process.Signal([]os.Signal{os.Interrupt, syscall.SIGTERM}[victim%2])
 		return "gomflux: interrupted"
 	}},
-	{"stop", 0, 50, 40 * time.Second, func(_ *testing.T, r *launched, victim int) string {
+	{"stop", 0, 50, 75 * time.Second, func(_ *testing.T, r *launched, victim int) string {
 		syscall.Kill(r.ranks[victim], syscall.SIGSTOP)
-		return fmt.Sprintf(`gomflux: rank %d: was silent for 20s \(stopped, asleep or unplugged\)`, victim)
+		return fmt.Sprintf(`gomflux: rank (%d: was silent for 20s \(stopped, asleep or unplugged\)|.: join the group of processes )`, victim)
 	}},
 	{"slow", 0, 50, 5 * time.Minute, slowDown},
 	{"unplug", 0, 50, 75 * time.Second, unplug},
@@ -63,7 +63,10 @@ func TestLaunchFaults(t *testing.T) {
 			}
 			var mu sync.Mutex
 			var longest time.Duration
-			failed, times := 0, randtest.Times(f.seldom, f.often)
+			failed, times := 0, f.seldom
+			if os.Getenv("GOMFLUX_FAULTS") == "all" {
+				times = f.often
+			}
 			t.Run("moment", func(t *testing.T) {
 				for i := range times {
 					t.Run(fmt.Sprint(i), func(t *testing.T) {
