@@ -247,7 +247,8 @@ func TestStuck(t *testing.T) {
 	}{
 		{"one", "rank 2: got no further than step 1/9 for 2s (no step before took more than ", []string{"*:progress 0/9", "*:progress 1/9",
 			"2:wait 300000", "*:progress 2/9", "*:wait 300000"}},
-		{"all", "rank 0 and rank 1 and rank 2: got no further than step 1/9 for 2s", []string{"*:progress 0/9", "*:wait 50", "*:progress 1/9",
+		{"all", "rank 0 and rank 1 and rank 2: got no further than step 1/9 for 2s", []string{"*:progress 0/9", "*:wait 50",
+			"*:progress 1/9",
 			"*:wait 300000"}},
 		{"images of their own", "", []string{"*:resumable", "*:env GOMFLUX_DONE", "*:progress 0/2", "*:progress 1/2", "1:wait 300000",
 			"*:progress 2/2", "0:done 0", "0:wait 9000"}},
