@@ -99,7 +99,8 @@ nightly: build ## run with random seeds what CI runs with fixed ones, and what i
 	$(MAKE) test TEST=
 	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "TestMatrix|TestRefineFamilies" -v -timeout 2h
 	GOMFLUX_FAULTS=all go test ./parity ./transformer ./vae ./models ./cmd/gomflux \
-		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestSplitStages|TestGroup$$|TestAssistantProtocol" -v
+		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestSplitStages|TestGroup$$|TestAssistantProtocol" -v -timeout 2h
+	GOMFLUX_FAULTS=all GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) go test ./cmd/gomflux -run TestLaunchFaults -v -parallel 4 -timeout 2h
 	$(MAKE) parity PARITY_SEED=$(NIGHTLY_SEED)
 	$(MAKE) fuzz
 	GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) $(MAKE) race

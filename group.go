@@ -109,3 +109,32 @@ func (g *Group) seed(ctx context.Context, own uint64) (uint64, error) {
 	}
 	return binary.LittleEndian.Uint64(all[0]), nil
 }
+
+// A SplitEstimate is what a [Group] can expect of a split.
+type SplitEstimate struct {
+	Split Split // which AutoSplit stands for
+	// Speedup is how many times as fast as one process the group computes a step, from its FLOPs, the bytes that are
+	// exchanged, and the measured speeds of both. It is 0 if that is not known.
+	Speedup   float64
+	Bandwidth float64 // bits per second between the processes
+}
+
+// EstimateSplit measures the connection of the model's group for a moment, and estimates what the split of some
+// options brings. All processes of the group call it at the same time, and get the same.
+func (m *Model) EstimateSplit(ctx context.Context, o Options) (e SplitEstimate, err error) {
+	r := request(m.pipeline, o)
+	split, n, err := m.pipeline.SplitOf(&r)
+	if err != nil || n < 2 {
+		return SplitEstimate{Split: Split(split)}, err
+	}
+	err = mlx.Do(ctx, func() error {
+		link, err := m.pipeline.MeasureLink()
+		if err != nil {
+			return err
+		}
+		e = SplitEstimate{Split: Split(split), Bandwidth: link.Bandwidth}
+		e.Speedup, err = m.pipeline.Speedup(r, link)
+		return err
+	})
+	return e, err
+}

@@ -41,6 +41,9 @@ func JoinGroup(backend string) (*Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("join the group of processes by %s: %w", backend, err)
 	}
+	if backend == "ring" {
+		watchSockets()
+	}
 	g := &Group{handle: handle, backend: backend, at: int(mlxc.DistributedGroupRank(handle)), received: new(int64)}
 	for rank := range int(mlxc.DistributedGroupSize(handle)) {
 		g.members = append(g.members, rank)

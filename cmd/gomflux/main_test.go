@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Setenv(tuning.Env, "0") // no test depends on a profile of this machine
 		os.Setenv(cli.EnvPromptCache, "0")
 	}
-	testscript.Main(m, map[string]func(){"gomflux": main})
+	testscript.Main(m, map[string]func(){"gomflux": main, "ssh": standInSSH})
 }
 
 func absolute(path string) string {

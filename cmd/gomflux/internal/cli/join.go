@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -28,17 +30,26 @@ func AddSplit(f *pflag.FlagSet, split *SplitFlag) {
 		"pictures if there are enough, stages if the model fits no process (default: auto)")
 }
 
+// maxJoin is how long the processes may take to connect.
+const maxJoin = time.Minute
+
 // Join connects the command with the others that were started together with it, nil if it is alone. Then it
 // refuses a split, unless it does the rest of what others began. Only rank 0 writes results: the others write
 // messages, as text.
 func Join(ctx context.Context, split *gomflux.Split, out *ui.Output) (*gomflux.Group, error) {
+	late := time.AfterFunc(maxJoin, func() { // a call of MLX cannot be aborted
+		ui.Complain(out.Stderr, fmt.Errorf("the processes have not found each other for %v (is there a firewall, or a cable unplugged?)",
+			maxJoin))
+		os.Exit(ExitFailure)
+	})
 	group, err := gomflux.Join(ctx)
+	late.Stop()
 	switch {
 	case errors.Is(err, gomflux.ErrRequest):
 		return nil, Coded(ExitUsage, err)
 	case err != nil:
 		return nil, Coded(ExitLibrary, err)
-	case group.Size() == 1 && split != nil && *split != gomflux.AutoSplit && len(rank.Before()) == 0:
+	case group.Size() == 1 && split != nil && *split != gomflux.AutoSplit && rank.Before() == nil:
 		return nil, UsageErrorf("--split %s needs several processes (gomflux launch starts them)", *split)
 	case group.Rank() > 0:
 		out.Stdout, out.Format = io.Discard, ui.Text

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/record"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/quote"
@@ -224,7 +225,9 @@ func (g *generation) open(ctx context.Context) error {
 		return err
 	}
 	g.chooseTyped()
-	g.noteSplit()
+	if err := g.weighSplit(ctx); err != nil {
+		return err
+	}
 	g.warnNegative()
 	g.noteTransparent()
 	g.describeModel(lib, time.Since(began))
@@ -281,6 +284,7 @@ func (g *generation) attach() {
 func (g *generation) progress(p gomflux.Progress) {
 	g.debugger.Loading(p)
 	g.profile.Progress(p)
+	rank.Report(p)
 	g.report.progress(p)
 }
 

@@ -2,6 +2,7 @@ package generate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -12,7 +13,6 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/models"
 )
 
 // join connects the command with the others that were started together with it, if there are any. Of these
@@ -57,13 +57,13 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 				all[0], seeds, i)
 		}
 	}
-	g.options.Split = g.split.OrZero()
-	if g.options.Split != gomflux.SplitPictures && !g.automatic() {
+	g.options.Split = cmp.Or(g.split.OrZero(), gomflux.AutoSplit)
+	if g.options.Split != gomflux.SplitPictures && !(g.options.Split == gomflux.AutoSplit && g.even()) {
 		return nil
 	}
 	rank.Resumable(true)
 	switch {
-	case g.total < n && len(g.done) == 0:
+	case g.total < n && g.done == nil:
 		return cli.UsageErrorf("split pictures: %s for %d processes (ask for more, or start fewer)", ui.Plural(g.total, "image"), n)
 	case g.stepwise != "":
 		return cli.UsageErrorf("--stepwise-image-output-dir: the images of steps are in several processes " +
@@ -72,25 +72,44 @@ func (g *generation) chooseSplit(ctx context.Context) error {
 	return nil
 }
 
-// automatic reports whether several processes generate images of their own, unless the model needs all of them.
-func (g *generation) automatic() bool {
-	split, n := g.split.OrZero(), g.group.Size()
-	return (split == "" || split == gomflux.AutoSplit) && n > 1 && g.total >= n
-}
+// even reports whether each process can generate as many images of its own as the others, or what others have left.
+func (g *generation) even() bool { return g.total%g.group.Size() == 0 || g.done != nil }
 
-// noteSplit chooses between splits into images and those of each image, which the model chooses, and prints how the
-// processes split the work.
-func (g *generation) noteSplit() {
-	if g.automatic() {
-		if g.model.Settings(g.options).Split == models.SplitStages {
+// weighSplit chooses images of each process if that is faster than to share every image, and the model does not need
+// all processes, and prints how they split the work.
+func (g *generation) weighSplit(ctx context.Context) error {
+	n, why := g.group.Size(), ""
+	if n == 1 {
+		return nil
+	}
+	if g.options.Split == gomflux.AutoSplit {
+		switch {
+		case g.model.Settings(g.options).Split == string(gomflux.SplitStages):
 			rank.Resumable(false)
-		} else {
+		case g.even():
 			g.options.Split = gomflux.SplitPictures
+		default:
+			e, err := g.model.EstimateSplit(ctx, g.options)
+			if err != nil {
+				return err
+			}
+			why = fmt.Sprintf(" (%.2g Gb/s between them", e.Bandwidth/1e9)
+			if e.Speedup > 0 {
+				why += fmt.Sprintf("; %s is %.2g times as fast as one process", e.Split, e.Speedup)
+			}
+			why += ")"
+			rounds := (g.total + n - 1) / n
+			faster := e.Speedup > 0 && float64(rounds)*e.Speedup <= float64(g.total) || e.Speedup == 0 && g.total > n
+			if faster && g.stepwise == "" {
+				g.options.Split = gomflux.SplitPictures
+				rank.Resumable(true)
+			}
 		}
 	}
-	if s := g.model.Settings(g.options); s.Split != "" && g.group.Rank() == 0 {
-		g.out.Note("%d processes, split by %s", s.Ranks, s.Split)
+	if s := g.model.Settings(g.options); g.group.Rank() == 0 {
+		g.out.Note("%d processes, split by %s%s", s.Ranks, s.Split, why)
 	}
+	return nil
 }
 
 // parallel returns the number of images, or batches, that are generated at the same time.

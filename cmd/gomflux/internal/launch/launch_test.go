@@ -227,11 +227,43 @@ func TestResume(t *testing.T) {
 			stdout, stderr, err := ranks(t, where, "", "0:resumable", "0:done 1", "*:env GOMFLUX_DONE", "0:done 3", "*:wait 300",
 				"2:signal 9", "1:wait 2000", "1:signal 9", "0:wait 300000")
 			// three ranks, then two, then one without a group, of which the script has nothing but for all
-			if want := "GOMFLUX_DONE=\"\"\nGOMFLUX_DONE=\"1,3\"\nGOMFLUX_DONE=\"1,3\"\n"; err != nil || stdout != want {
+			if want := "GOMFLUX_DONE=\"\"\nGOMFLUX_DONE=\"1,3,\"\nGOMFLUX_DONE=\"1,3,\"\n"; err != nil || stdout != want {
 				t.Errorf("%q, %v, expected %q", stdout, err, want)
 			}
 			if strings.Count(stderr, "\n") != 2 || !strings.Contains(stderr, "; the rest is left for ") {
 				t.Errorf("%q, expected two warnings", stderr)
+			}
+		})
+	}
+}
+
+// TestStuck: ranks that live but get no further than a step are named, unless others are behind them too. What was
+// not measured before, loading and the first step of a rank, may last.
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, want string
+		script     []string
+	}{
+		{"one", "rank 2: got no further than step 1/9 for 2s (no step before took more than ", []string{"*:progress 0/9", "*:progress 1/9",
+			"2:wait 300000", "*:progress 2/9", "*:wait 300000"}},
+		{"all", "rank 0 and rank 1 and rank 2: got no further than step 1/9 for 2s", []string{"*:progress 0/9", "*:wait 50",
+			"*:progress 1/9",
+			"*:wait 300000"}},
+		{"images of their own", "", []string{"*:resumable", "*:env GOMFLUX_DONE", "*:progress 0/2", "*:progress 1/2", "1:wait 300000",
+			"*:progress 2/2", "0:done 0", "0:wait 9000"}},
+		{"slow", "", []string{"*:progress 0/2", "1:wait 9000", "*:progress 1/2", "*:progress 2/2", "2:progress vae", "2:wait 9000"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, err := ranks(t, "--local 3", "", test.script...)
+			if test.want == "" && err != nil || test.want != "" && !strings.HasPrefix(fmt.Sprint(err), test.want) {
+				t.Errorf("%v, expected %q", err, test.want)
+			}
+			const warning = "gomflux: warning: rank 1: got no further than step 1/2 for 2s (no step before took more than "
+			if test.name == "images of their own" &&
+				(stdout != "GOMFLUX_DONE=\"\"\n"+strings.Repeat("GOMFLUX_DONE=\"0,\"\n", 2) || !strings.HasPrefix(stderr, warning)) {
+				t.Errorf("%q, %q", stdout, stderr)
 			}
 		})
 	}
@@ -401,7 +433,7 @@ func TestProgress(t *testing.T) {
 	}
 	var stdout strings.Builder
 	err = g.run(t.Context(), &ui.Output{Stdout: &stdout, Stderr: tty},
-		[]string{"play", "0:progress step 3/9", "1:progress load \x1b[31mvae", "*:wait 4000", "*:out x.png", "0:wait 100"}, "")
+		[]string{"play", "0:progress 3/9", "1:progress \x1b[31mvae", "*:wait 4000", "*:out x.png", "0:wait 100"}, "")
 	tty.Close()
 	seen, _ := io.ReadAll(master) // an error is the end
 	want := "\r\x1b[Krank 0: step 3/9, rank 1: load [31mvae"

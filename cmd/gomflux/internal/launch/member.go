@@ -76,21 +76,17 @@ func (o *order) obey(stderr io.Writer) error {
 	return syscall.Exec(program, append(os.Args[:1], o.Args...), append(os.Environ(), o.Env...))
 }
 
-// openFile returns the name of an open file that is in no folder, so that nothing is left of it, however
-// the process ends. On a Mac its readers share its offset, so it can be read once, as MLX does.
+// openFile returns the name of an open pipe with a text, which is short. It can be read once, as MLX does.
 func openFile(text string) (string, error) {
-	f, err := os.CreateTemp("", "gomflux-")
+	r, w, err := os.Pipe()
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	os.Remove(f.Name())
-	if _, err := f.WriteString(text); err != nil {
+	defer r.Close()
+	defer w.Close()
+	if _, err := w.WriteString(text); err != nil {
 		return "", err
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return "", err
-	}
-	fd, err := unix.Dup(int(f.Fd())) // which stays open
+	fd, err := unix.Dup(int(r.Fd())) // which stays open in the command
 	return fmt.Sprintf("/dev/fd/%d", fd), err
 }

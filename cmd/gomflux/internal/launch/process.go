@@ -59,13 +59,15 @@ type process struct {
 	cmd          *exec.Cmd
 	stdin        io.WriteCloser // the life line: the rank ends when it is closed
 	silent       rank.Silent
+	problem      string // why it is given up while it runs
 	ended        chan struct{}
 	screen       *screen
 
 	held, last string // a line with an error that is not printed yet, and the last one
 
-	mu   sync.Mutex
-	beat rank.Beat // what it has reported; Done has all images
+	mu    sync.Mutex
+	beat  rank.Beat // what it has reported; Done has all images
+	still int       // seconds in beat.Step
 }
 
 // start starts a rank. It is sent to ended when it has ended, and all it said is read.
@@ -162,6 +164,9 @@ func (p *process) heard(beat string) {
 	var b rank.Beat
 	if json.Unmarshal([]byte(beat), &b) == nil {
 		p.mu.Lock()
+		if b.Step != p.beat.Step {
+			p.still = 0
+		}
 		b.Done = append(p.beat.Done, b.Done...)
 		p.beat = b
 		p.mu.Unlock()
@@ -174,6 +179,27 @@ func (p *process) reported() rank.Beat {
 	return p.beat
 }
 
+// tick is called every second while the process runs, with the seconds of the longest step of all ranks. It
+// notes a problem of a process that is silent or gets no further, and returns true if that lasts too long.
+func (p *process) tick(longest float64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	limit := patience + time.Duration(5*longest*float64(time.Second)).Round(time.Second)
+	if p.beat.Longest == 0 {
+		limit += compiling
+	}
+	silence, still := p.silent.Tick(), time.Duration(p.still)*time.Second
+	p.still++
+	switch p.problem = ""; {
+	case silence > rank.Silence/2:
+		p.problem = fmt.Sprintf("was silent for %v (stopped, asleep or unplugged)", min(silence, rank.Silence))
+	case p.beat.Step > 0 && longest > 0 && still > limit:
+		p.problem = fmt.Sprintf("got no further than %s for %v (no step before took more than %.2g s)", ui.Plain(p.beat.Progress), limit,
+			longest)
+	}
+	return silence > rank.Silence || p.problem != "" && still > limit+2*rank.Interval // others of its step are late too then
+}
+
 func (p *process) running() bool {
 	select {
 	case <-p.ended:
@@ -183,22 +209,21 @@ func (p *process) running() bool {
 	}
 }
 
-// failure describes how the process has failed, with the exit code for the launcher. lost is true if it
-// cannot be started again.
-func (p *process) failure() (reason string, code int, lost bool) {
-	if p.running() {
-		return fmt.Sprintf("was silent for %v (stopped, asleep or unplugged)", rank.Silence), cli.ExitFailure, true
+// cause describes how the process has failed.
+func (p *process) cause() cause {
+	if p.problem != "" {
+		return cause{p.problem, cli.ExitFailure, true}
 	}
 	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	said := strings.TrimPrefix(p.last, "gomflux: ")
 	switch code := status.ExitStatus(); {
 	case status.Signaled():
-		return fmt.Sprintf("was killed (signal %d, %v)", status.Signal(), status.Signal()), cli.ExitFailure, true
+		return cause{fmt.Sprintf("was killed (signal %d, %v)", status.Signal(), status.Signal()), cli.ExitFailure, true}
 	case p.remote && code == 255:
-		return "the connection was lost: " + said, cli.ExitFailure, true
+		return cause{"the connection was lost: " + said, cli.ExitFailure, true}
 	case p.held == "":
-		return fmt.Sprintf("has ended with exit code %d", code), code, false
+		return cause{fmt.Sprintf("has ended with exit code %d", code), code, false}
 	default:
-		return said, code, false
+		return cause{said, code, false}
 	}
 }

@@ -1,10 +1,11 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -24,12 +25,24 @@ const (
 	maxStart = 40 * time.Second
 	// maxEnd is how long a rank may take to end by itself.
 	maxEnd = 5 * time.Second
+	// compiling is how much longer the first step of a rank may take, in addition to patience.
+	compiling = 5 * time.Minute
 )
+
+// patience is how much longer a step of a rank may take than five times the longest step of all ranks. Tests
+// shorten it.
+var patience = time.Minute
+
+// A cause is why a rank could not go on.
+type cause struct {
+	text string
+	code int  // exit code for the launcher
+	lost bool // it cannot be started again
+}
 
 // A failure is why the ranks of a start could not go on.
 type failure struct {
-	text string
-	code int
+	cause
 	rest []int // indices of the hosts that can do the rest of the work; nil if nobody can
 	done []int // images that were written
 }
@@ -40,7 +53,7 @@ func (f *failure) Error() string { return f.text }
 // are started again.
 func (g *group) run(ctx context.Context, out *ui.Output, args []string, input string) error {
 	s := &screen{stdout: out.Stdout, stderr: out.Stderr, tty: ui.IsTerminal(out.Stderr)}
-	hosts, done := make([]int, len(g.Hosts)), map[int]bool{}
+	hosts, done := make([]int, len(g.Hosts)), ""
 	for i := range hosts {
 		hosts[i] = i
 	}
@@ -59,15 +72,16 @@ func (g *group) run(ctx context.Context, out *ui.Output, args []string, input st
 		}
 		out.Warn("%v; the rest is left for %s", f, strings.Join(names, ", "))
 		for _, i := range f.done {
-			done[i] = true
+			done += fmt.Sprint(i, ",")
 		}
+		done = cmp.Or(done, "none")
 		hosts = f.rest
 	}
 }
 
 // once runs the command until all ranks have ended. The error is a *failure if one of them has failed.
-func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]bool, args []string, input string) error {
-	var all, failed []*process // failed in the order in which they have
+func (g *group) once(ctx context.Context, s *screen, hosts []int, done string, args []string, input string) error {
+	var all, failed, late []*process // failed in the order in which they have
 	ended := make(chan *process, len(hosts))
 	defer func() {
 		s.show("")
@@ -79,7 +93,7 @@ func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]b
 	}
 	for i, host := range hosts {
 		env, files := g.environment(hosts, i)
-		o := order{Args: args, Env: append(env, rank.EnvDone+"="+indices(done)), Files: files, Folder: folder}
+		o := order{Args: args, Env: append(env, rank.EnvDone+"="+done), Files: files, Folder: folder}
 		p, err := g.start(host, i, o, input, s, ended)
 		if err != nil {
 			return err
@@ -94,10 +108,10 @@ func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]b
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-grace:
-			live = 0
+			live, failed = 0, append(failed, late...)
 		case p := <-ended:
 			live--
-			if p.cmd.ProcessState.Success() {
+			if p.problem = ""; p.cmd.ProcessState.Success() {
 				p.release()
 				continue
 			}
@@ -106,13 +120,25 @@ func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]b
 			}
 		case <-tick.C:
 			var parts []string
+			var longest float64
 			for _, p := range all {
-				if text := p.reported().Progress; text != "" && p.running() {
+				longest = max(longest, p.reported().Longest)
+			}
+			tooLate := false
+			late = nil
+			for _, p := range all {
+				if !p.running() {
+					continue
+				}
+				if text := p.reported().Progress; text != "" {
 					parts = append(parts, p.name+": "+ui.Plain(text))
 				}
-				if p.running() && p.silent.Tick() && len(failed) == 0 {
-					failed, live = append(failed, p), 0
+				if tooLate = p.tick(longest) || tooLate; p.problem != "" {
+					late = append(late, p)
 				}
+			}
+			if tooLate && len(failed) == 0 {
+				live, failed = 0, late
 			}
 			s.show(strings.Join(parts, ", "))
 		}
@@ -123,29 +149,28 @@ func (g *group) once(ctx context.Context, s *screen, hosts []int, done map[int]b
 	return nil
 }
 
-// newFailure finds the reason, which is the first rank that was lost, or else the first that has failed.
-// What all ranks report is no matter of one rank.
+// newFailure names the ranks to blame: of those that were lost the one that is behind, or else the one that has
+// failed first, and all with the same reason. What all ranks report is no matter of one rank.
 func newFailure(all, failed []*process) *failure {
-	who, lostOne := failed[0], false
-	f, gone, texts := &failure{}, map[*process]bool{}, map[string]bool{}
-	for i, p := range failed {
-		reason, code, lost := p.failure()
-		texts[reason] = true
-		if gone[p] = lost; i == 0 || lost && !lostOne {
-			who, lostOne = p, lost
-			f.text, f.code = reason, code
+	causes := map[*process]cause{}
+	first := failed[0]
+	for _, p := range failed {
+		causes[p] = p.cause()
+		if causes[p].lost && (!causes[first].lost || p.reported().Step < first.reported().Step) {
+			first = p
 		}
 	}
-	if len(failed) == len(all) && len(texts) == 1 && !lostOne {
-		return f
-	}
-	f.text = who.name + ": " + f.text
-	first := all[0].reported()
-	f.done, gone[who] = first.Done, true
+	f := &failure{cause: causes[first], done: all[0].reported().Done}
+	var names []string
 	for _, p := range all {
-		if first.Resumable && f.code == cli.ExitFailure && !gone[p] { // invalid input would fail again
+		if c := causes[p]; c == f.cause {
+			names = append(names, p.name)
+		} else if all[0].reported().Resumable && f.code == cli.ExitFailure && !c.lost { // invalid input would fail again
 			f.rest = append(f.rest, p.host)
 		}
+	}
+	if len(names) < len(all) || f.lost {
+		f.text = strings.Join(names, " and ") + ": " + f.text
 	}
 	return f
 }
@@ -169,15 +194,6 @@ func end(all []*process) {
 		}
 		<-p.ended
 	}
-}
-
-// indices returns numbers with commas between them.
-func indices(set map[int]bool) string {
-	var words []string
-	for _, i := range slices.Sorted(maps.Keys(set)) {
-		words = append(words, strconv.Itoa(i))
-	}
-	return strings.Join(words, ",")
 }
 
 // environment returns the variables of a rank, those of MLX as mlx.launch sets them, and the contents of

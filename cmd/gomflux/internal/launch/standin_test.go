@@ -21,7 +21,7 @@ import (
 
 // TestMain makes the program of the tests stand in for gomflux, and for ssh if it has that name.
 func TestMain(m *testing.M) {
-	rank.Silence = 10 * time.Second
+	rank.Silence, patience = 10*time.Second, 2*time.Second
 	switch {
 	case filepath.Base(os.Args[0]) == "ssh":
 		os.Exit(ssh(os.Args[1:]))
@@ -154,7 +154,11 @@ func play(args []string) int {
 				rank.Done(n)
 			}
 		case "progress":
-			rank.Progress(value)
+			p := gomflux.Progress{Phase: gomflux.PhaseStep}
+			if _, err := fmt.Sscanf(value, "%d/%d", &p.Step, &p.Steps); err != nil {
+				p.Phase, p.Component = gomflux.PhaseLoad, value
+			}
+			rank.Report(p)
 		case "signal":
 			syscall.Kill(os.Getpid(), syscall.Signal(n))
 		case "exit":

@@ -10,6 +10,7 @@ package rank
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -19,12 +20,14 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/gomflux/gomflux"
 )
 
 const (
 	// Env is the variable that is 1 in a process that gomflux launch started.
 	Env = "GOMFLUX_LAUNCHED"
-	// EnvDone is the variable with the indices of images that an earlier start of the run has written.
+	// EnvDone is the variable with the indices of images that earlier starts of the run have written; not of the first.
 	EnvDone = "GOMFLUX_DONE"
 
 	Marker   = "\x1e" // begins a beat
@@ -39,12 +42,17 @@ type Beat struct {
 	Done      []int  `json:"done,omitempty"`      // indices of images that it has written since the beat before
 	Resumable bool   `json:"resumable,omitempty"` // the others can do the rest without it
 	Progress  string `json:"progress,omitempty"`  // what it does, for people
+
+	Step    int     `json:"step,omitempty"`    // the step that it is in, numbered over all its images from 1; 0 outside of them
+	Longest float64 `json:"longest,omitempty"` // seconds of its longest step
 }
 
 var line struct {
 	sync.Mutex
-	to   io.Writer // nil in a process without a launcher
-	next Beat
+	to    io.Writer // nil in a process without a launcher
+	next  Beat
+	steps int       // number of steps that have begun
+	begun time.Time // the last one
 }
 
 // Start begins the life line if a launcher started this process, and calls end when the launcher is
@@ -64,7 +72,7 @@ func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
 		}
 	}()
 	go func() {
-		for ; !silent.Tick(); time.Sleep(time.Second) {
+		for ; silent.Tick() <= Silence; time.Sleep(time.Second) {
 		}
 		end()
 	}()
@@ -95,8 +103,8 @@ func (s *Silent) Begin(more time.Duration) { s.seconds.Store(-int32(more / time.
 // Heard ends the silence.
 func (s *Silent) Heard() { s.seconds.Store(0) }
 
-// Tick is called every second, and reports whether the silence lasts too long.
-func (s *Silent) Tick() bool { return time.Duration(s.seconds.Add(1))*time.Second > Silence }
+// Tick is called every second, and returns how long the silence lasts.
+func (s *Silent) Tick() time.Duration { return time.Duration(s.seconds.Add(1)) * time.Second }
 
 // report changes the next beat, and writes it now, in one piece, or when it is time.
 func report(change func(*Beat), now bool) {
@@ -119,13 +127,31 @@ func Done(index int) { report(func(b *Beat) { b.Done = append(b.Done, index) }, 
 // if one is lost, the launcher starts the others again, and [Before] returns the images that are written.
 func Resumable(can bool) { report(func(b *Beat) { b.Resumable = can }, true) }
 
-// Progress reports what this rank does, for people.
-func Progress(text string) { report(func(b *Beat) { b.Progress = text }, false) }
+// Report reports what this rank does. The launcher ends ranks that stay in a step for far longer than in those
+// before: a step lasts until the next report, and ends with the last one of its phase.
+func Report(p gomflux.Progress) {
+	report(func(b *Beat) {
+		if b.Step > 0 && p.Step > 0 {
+			b.Longest = max(b.Longest, time.Since(line.begun).Seconds())
+		}
+		if b.Progress, b.Step = strings.TrimSpace(string(p.Phase)+" "+p.Component), 0; p.Steps > 0 {
+			b.Progress = fmt.Sprintf("%s %d/%d", p.Phase, p.Step, p.Steps)
+		}
+		if line.begun = time.Now(); p.Step < p.Steps {
+			line.steps++
+			b.Step = line.steps
+		}
+	}, false)
+}
 
-// Before returns the indices of the images that earlier starts of this run have written.
+// Before returns the indices of the images that earlier starts of this run have written, nil in the first start.
 func Before() map[int]bool {
+	text := os.Getenv(EnvDone)
+	if text == "" {
+		return nil
+	}
 	done := map[int]bool{}
-	for word := range strings.SplitSeq(os.Getenv(EnvDone), ",") {
+	for word := range strings.SplitSeq(text, ",") {
 		if i, err := strconv.Atoi(word); err == nil {
 			done[i] = true
 		}

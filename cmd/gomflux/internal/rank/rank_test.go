@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gomflux/gomflux"
 )
 
 func TestLifeLine(t *testing.T) {
@@ -33,10 +35,21 @@ func TestLifeLine(t *testing.T) {
 	go Done(7)
 	waitFor(`{"done":[7]}`)
 	go func() {
-		Progress("step 1/9")
+		Report(gomflux.Progress{Phase: gomflux.PhaseLoad, Component: "vae", TotalBytes: 9})
+		Report(gomflux.Progress{Phase: gomflux.PhaseStep, Steps: 2})
+		Resumable(true)
+		Report(gomflux.Progress{Phase: gomflux.PhaseStep, Step: 1, Steps: 2})
+		line.next.Longest = 7
+		Resumable(true)
+		Report(gomflux.Progress{Phase: gomflux.PhaseStep, Step: 2, Steps: 2})
+		Resumable(true)
+		Report(gomflux.Progress{Phase: gomflux.PhaseStep, Steps: 4})
 		Resumable(true)
 	}()
-	waitFor(`{"resumable":true,"progress":"step 1/9"}`)
+	waitFor(`{"resumable":true,"progress":"step 0/2","step":1}`)
+	waitFor(`{"resumable":true,"progress":"step 1/2","step":2,"longest":7}`)
+	waitFor(`{"resumable":true,"progress":"step 2/2","longest":7}`)
+	waitFor(`{"resumable":true,"progress":"step 0/4","step":3,"longest":7}`)
 	go io.Copy(io.Discard, beats)
 
 	go io.WriteString(launcher, "\"a \\\"prompt\\\"\\n\"\n\n\n")
@@ -55,7 +68,7 @@ func TestLifeLine(t *testing.T) {
 func TestSilent(t *testing.T) {
 	var s Silent
 	for second := range 100 {
-		switch long := s.Tick(); {
+		switch long := s.Tick() > Silence; {
 		case second == 10:
 			s.Heard()
 		case long != (second > 30):
@@ -65,9 +78,9 @@ func TestSilent(t *testing.T) {
 }
 
 func TestBefore(t *testing.T) {
-	for text, want := range map[string]map[int]bool{"": {}, "3": {3: true}, "0,12": {0: true, 12: true}} {
+	for text, want := range map[string]map[int]bool{"": nil, "none": {}, "3": {3: true}, "0,12": {0: true, 12: true}} {
 		t.Setenv(EnvDone, text)
-		if got := Before(); !maps.Equal(got, want) {
+		if got := Before(); !maps.Equal(got, want) || (got == nil) != (want == nil) {
 			t.Errorf("%q: %v, expected %v", text, got, want)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"image"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/rank"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/internal/units"
 )
@@ -28,9 +26,8 @@ type Progress struct {
 
 	images int // how many are generated at once
 
-	launched bool       // gomflux launch shows it, for a rank without a terminal
-	mu       sync.Mutex // guards steps: the line is drawn on a goroutine of its own
-	steps    StepClock
+	mu    sync.Mutex // guards steps: the line is drawn on a goroutine of its own
+	steps StepClock
 
 	previews sync.Mutex       // guards preview: an interruption may come while one is drawn
 	preview  *termpic.Preview // nil: previews are not shown, or no longer
@@ -67,7 +64,7 @@ func (o *Output) StartGeneration(ctx context.Context, previews *termpic.Terminal
 // tells a user who interrupts the run that stopping takes a moment.
 func newProgress(ctx context.Context, w io.Writer, previews *termpic.Terminal, images int) *Progress {
 	if !IsTerminal(w) {
-		return &Progress{launched: true}
+		return &Progress{}
 	}
 	p := &Progress{bars: newBars(w), images: images}
 	if previews != nil {
@@ -144,11 +141,6 @@ func (p *Progress) Report(now gomflux.Progress) {
 		p.steps.Done(now.Step, now.Steps, time.Now())
 	}
 	p.mu.Unlock()
-	if p.launched && now.Steps > 0 {
-		rank.Progress(fmt.Sprintf("%s %d/%d", now.Phase, now.Step, now.Steps))
-	} else if p.launched && started {
-		rank.Progress(strings.TrimSpace(string(now.Phase) + " " + now.Component))
-	}
 	if p.bars == nil {
 		return
 	}
