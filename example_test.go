@@ -451,6 +451,76 @@ func ExampleModel_Generate_krea2() {
 	// (48,32) guidance 4.5
 }
 
+// Qwen-Image-Layered splits an image into layers with an alpha channel. Result.Image is all of
+// them over each other, on white.
+func ExampleModel_Generate_layers() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/qwen-layered/model", nil) // or qwen-image-layered
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	read, err := picture.ReadFile("models/testdata/qwen-layered/transparent.png")
+	if err != nil {
+		log.Fatal(err)
+	}
+	result, err := model.Generate(ctx, gomflux.Options{References: []image.Image{read.Image}, Layers: 3, Steps: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(result.Layers), result.Layers[0].Bounds() == result.Image.Bounds())
+	// Output:
+	// 3 true
+}
+
+// A LoRA that is made for few steps may need noise levels of its own, such as the Turbo LoRA of FLUX.2-dev.
+func ExampleModel_Generate_sigmas() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/flux2-dev/model", nil) // or flux2-dev, with OpenOptions.LoRAs
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	guidance := 2.5
+	o := gomflux.Options{
+		Prompt: "a red circle", Height: 32, Width: 48, Guidance: &guidance,
+		Sigmas: []float64{1, 0.6509, 0.4374, 0.2932, 0.1893, 0.1108, 0.0495, 0.00031},
+	}
+	result, err := model.Generate(ctx, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Settings.Steps, "steps")
+
+	o.Steps = 4
+	_, err = model.Generate(ctx, o)
+	fmt.Println(errors.Is(err, gomflux.ErrRequest))
+	// Output:
+	// 8 steps
+	// true
+}
+
+// Enlarge an image with a network, here the built-in one.
+func ExampleOpenUpscaler() {
+	ctx := context.Background()
+	upscaler, err := gomflux.OpenUpscaler(ctx, "shapes", nil) // or a file, such as RealESRGAN_x4plus.safetensors
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer upscaler.Close()
+
+	small := image.NewRGBA(image.Rect(0, 0, 32, 24))
+	large, err := upscaler.Upscale(ctx, small, &gomflux.UpscaleOptions{Scale: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(upscaler.Class(), upscaler.Scale(), large.Bounds().Size())
+	// Output:
+	// RRDBNet 4 (64,48)
+}
+
 // Load only the autoencoder of a model.
 func ExampleOpenVAE() {
 	ctx := context.Background()

@@ -110,12 +110,9 @@ func (u *Upscaler) Device() Device { return u.device }
 // Dtype returns the dtype of the network's computations, Uint8 for Lanczos.
 func (u *Upscaler) Dtype() Dtype { return u.dtype }
 
-// Memory is MemoryFor without options.
-func (u *Upscaler) Memory(height, width int) int64 { return u.MemoryFor(width, height, nil) }
-
-// MemoryFor estimates the memory in bytes that Upscale needs for an image of a size, with the memory that is free now:
+// Memory estimates the memory in bytes that Upscale needs for an image of a size, with the memory that is free now:
 // where it is short, an image is enlarged in strips.
-func (u *Upscaler) MemoryFor(width, height int, o *UpscaleOptions) (n int64) {
+func (u *Upscaler) Memory(width, height int, o *UpscaleOptions) (n int64) {
 	w, h, err := u.Size(width, height, o)
 	if u.network == nil || err != nil {
 		return 0

@@ -97,8 +97,8 @@ func TestSeedVR2(t *testing.T) {
 		return out
 	}
 	u := openUpscaler(t, whole, cpu)
-	if u.Class() != "NaDiT" || u.Scale() != 8 || u.MemoryFor(37, 22, nil) < 4*37*22*4 {
-		t.Errorf("%s, scale %d, %d bytes", u.Class(), u.Scale(), u.MemoryFor(37, 22, nil))
+	if u.Class() != "NaDiT" || u.Scale() != 8 || u.Memory(37, 22, nil) < 4*37*22*4 {
+		t.Errorf("%s, scale %d, %d bytes", u.Class(), u.Scale(), u.Memory(37, 22, nil))
 	}
 	done := 0
 	first := upscale(u, opaque, &gomflux.UpscaleOptions{Progress: func(p gomflux.Progress) {

@@ -85,8 +85,8 @@ func openUpscaler(t *testing.T, name string, o *gomflux.OpenOptions) *gomflux.Up
 func TestUpscale(t *testing.T) {
 	for name, n := range map[string]*upscaler.Compact{"RGB": compact(3, 4), "RGBA": compact(4, 2), "gray": compact(1, 2)} {
 		u := openUpscaler(t, writeNetwork(t, n, nil), nil)
-		if u.Scale() != n.Scale() || u.Class() != "SRVGGNetCompact" || u.Memory(100, 100) < 6*100*100*4 {
-			t.Errorf("%s: scale %d, class %s, memory %d", name, u.Scale(), u.Class(), u.Memory(100, 100))
+		if u.Scale() != n.Scale() || u.Class() != "SRVGGNetCompact" || u.Memory(100, 100, nil) < 6*100*100*4 {
+			t.Errorf("%s: scale %d, class %s, memory %d", name, u.Scale(), u.Class(), u.Memory(100, 100, nil))
 		}
 		for _, opaque := range []bool{true, false} {
 			last := 0

@@ -35,7 +35,8 @@ var faults = []fault{
 	}},
 	{"end", 1, 10, 30 * time.Second, func(_ *testing.T, r *launched, victim int) string {
 		syscall.Kill(r.ranks[victim], syscall.SIGTERM)
-		return fmt.Sprintf(`gomflux: rank %d: (interrupted|was killed \(signal 15)`, victim)
+		// or another rank says so, which it has told before the next step
+		return fmt.Sprintf(`gomflux: (rank .: )?rank %d( \(.*\))?: (interrupted|was killed \(signal 15)`, victim)
 	}},
 	{"launcher", 1, 20, 30 * time.Second, func(_ *testing.T, r *launched, victim int) string {
 		if victim == 0 {

@@ -63,10 +63,10 @@ GOMFLUX_TUNING=0 ignores it. Images record what differs from the defaults.
 
 SEVERAL PROCESSES
 Under gomflux launch the processes generate each image together, split by
-passes, sequence or stages, and rank 0 prints the results. "exchange" is what a process
-receives from the others in a step: the bytes, and how long they take over
-links of 1 to 80 Gb/s, which is computed. A step takes that much longer, but
-for what the library transfers while it computes.
+passes, sequence or stages, and rank 0 prints the results. "exchange" is what
+a process receives from the others in a step: the bytes, and how long they
+take over links of 1 to 80 Gb/s, which is computed. A step takes that much
+longer, but for what the library transfers while it computes.
 
 PROFILE
 --profile FILE runs the model once more, and measures every module, as in

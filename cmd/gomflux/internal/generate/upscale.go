@@ -296,7 +296,7 @@ func (u *upscaling) image(ctx context.Context, name string, p *picture.Picture) 
 	if _, _, err := u.upscaler.Size(from.X, from.Y, options); err != nil {
 		return u.failed(name, err)
 	}
-	if need := u.upscaler.MemoryFor(from.X, from.Y, options); need > 0 {
+	if need := u.upscaler.Memory(from.X, from.Y, options); need > 0 {
 		u.out.Note("%dx%d: about %s of memory", from.X, from.Y, units.Bytes(need))
 		cli.WarnMemory(ctx, u.out, "enlarging", u.upscaler.Device(), need, from.Y, from.X)
 	}

@@ -37,7 +37,7 @@ With --json info prints one object per line for each file:
   settings        those that were found of version, generator, model, revision,
                   base_model, class, prompt, negative_prompt, seed, steps,
                   guidance, guidance_unit, guidance_interval,
-                  step_cache, height, width,
+                  step_cache, sigmas, height, width,
                   max_sequence_length, scheduler, rng, background,
                   batch, split, ranks, dtype, device, mlx, tuning,
                   kv_cache, image, image_strength, references, mask,

@@ -95,9 +95,10 @@ func (h *Host) Begin(ctx context.Context, replay bool) error {
 // compareForExpressions is the function compare of expressions.
 func compareForExpressions(got, want []float32) expr.Difference {
 	d := report.Compare(got, want)
+	number := func(name string, n report.Number) expr.Measure { return expr.Measure{Name: name, Value: float64(n)} }
 	return expr.Difference{
-		{Name: "l2", Value: d.L2}, {Name: "max", Value: d.Max}, {Name: "max_ref", Value: d.MaxRef}, {Name: "mean", Value: d.Mean},
-		{Name: "cosine", Value: d.Cosine}, {Name: "at", Value: d.At}, {Name: "count", Value: d.Count}, {Name: "finite", Value: d.Finite},
+		number("l2", d.L2), number("max", d.Max), number("max_ref", d.MaxRef), number("mean", d.Mean), number("cosine", d.Cosine),
+		{Name: "at", Value: d.At}, {Name: "count", Value: d.Count}, {Name: "finite", Value: d.Finite},
 	}
 }
 
