@@ -518,7 +518,7 @@ func ExampleOpenUpscaler() {
 	}
 	fmt.Println(upscaler.Class(), upscaler.Scale(), large.Bounds().Size())
 	// Output:
-	// RRDBNet 4 (64,48)
+	// SRVGGNetCompact 4 (64,48)
 }
 
 // Load only the autoencoder of a model.
