@@ -27,7 +27,7 @@ TEST = -short
 test: setup ## run vet and the tests but the long ones (TEST= runs these too), and list the slowest
 	go vet ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet ./...
-	go test -vet=off -timeout 1h $(TEST) -json ./... | go run ./scripts/testreport
+	go test -vet=off -timeout 1h $(TEST) -parallel 4 -exec $(CURDIR)/scripts/onecpu.sh -json ./... | go run ./scripts/testreport
 
 race: setup ## run the tests of the packages with goroutines under the race detector
 	go test -race -timeout 60m . ./internal/... ./mlx/... ./models/... ./debugger/... ./parity/... ./serve/... ./cmd/... ./scripts/serveload
