@@ -28,15 +28,16 @@ func Upscalers() (list []Upscaler) {
 		if err != nil || s.Revision == "" && s.Folder != "" {
 			continue
 		}
-		n, c, err := component.DeclareUpscaler(&component.Folder{FS: s.FS, Points: &hooks.Points{}}, component.Upscalers)
-		switch {
-		case err != nil:
-		case c.Class == component.NaDiT:
-			others = append(others, Upscaler{name, n.Scale(), 2})
-		case s.Folder == "":
-			others = append(others, Upscaler{name, n.Scale(), n.Scale()})
+		switch m := catalog.PublishedUpscaler(name); {
+		case m == nil: // of a built-in model
+			n, _, err := component.DeclareUpscaler(&component.Folder{FS: s.FS, Points: &hooks.Points{}}, component.Upscalers)
+			if err == nil {
+				others = append(others, Upscaler{name, n.Scale(), n.Scale()})
+			}
+		case m.Class == component.NaDiT.Name:
+			others = append(others, Upscaler{name, m.Scale, 2})
 		default:
-			list = append(list, Upscaler{name, n.Scale(), n.Scale()})
+			list = append(list, Upscaler{name, m.Scale, m.Scale})
 		}
 	}
 	return append(append(list, Upscaler{gomflux.Lanczos, gomflux.LanczosScale, 2}), others...)
