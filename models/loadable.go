@@ -50,8 +50,8 @@ func (p *Pipeline) FileBytes() (n int64) {
 		if !l.loaded || p.random != nil {
 			continue
 		}
-		for i, p := range nn.Parameters(l.Model) {
-			if !l.staged || p.Array != nil {
+		for i, parameter := range nn.Parameters(l.Model) {
+			if !l.staged || parameter.Array != nil {
 				n += l.found[i].Bytes()
 			}
 		}

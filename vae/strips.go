@@ -29,12 +29,7 @@ type strips struct {
 const allRows = noBudget - 1
 
 // limit is the budget, or noBudget.
-func (s *strips) limit() int64 {
-	if s.budget == 0 {
-		return noBudget
-	}
-	return s.budget
-}
+func (s *strips) limit() int64 { return cmp.Or(s.budget, noBudget) }
 
 // use reports whether m is computed in strips. A hook sees whole layers.
 func (s *strips) use(m *nn.Module) bool { return (s.budget > 0 || s.group != nil) && !m.Observed() }
