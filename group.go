@@ -3,7 +3,6 @@ package gomflux
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"os"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -95,7 +94,7 @@ func (g *Group) Gather(ctx context.Context, data []byte) (all [][]byte, err erro
 // agree returns an error in all processes of the group if one of them passes an error, unless it is one that all know.
 // All call it at the same time.
 func (g *Group) agree(failed error) error {
-	if _, known := errors.AsType[*models.GroupError](failed); known || g.Size() == 1 {
+	if g.Size() == 1 {
 		return failed
 	}
 	return mlx.Do(context.Background(), func() error { return models.Agree(g.group, nil, failed) })

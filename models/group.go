@@ -130,19 +130,18 @@ func (p *Pipeline) chooseStages(runs []*Run, batch int, warn func(string)) error
 		staged := r.changed(func(r *Run) { r.Split = SplitStages })
 		own.Stage = max(own.Stage, staged.estimate(least, p.loader.Quantize).Peak())
 	}
-	text, err := json.Marshal(own)
+	all, err := gather(p.group, own)
+	if err != nil {
+		return err
+	}
 	lacks := -1
-	var all []memory
-	for rank, text := range p.group.Gather(text) {
-		var m memory
-		err = cmp.Or(err, json.Unmarshal(text, &m))
-		all = append(all, m)
+	for rank, m := range all {
 		if m.Free > 0 && m.Whole > m.Free && (lacks < 0 || m.Free < all[lacks].Free) {
 			lacks = rank
 		}
 	}
 	if lacks < 0 || slices.ContainsFunc(all, func(m memory) bool { return m.Free > 0 && m.Stage > m.Free }) {
-		return err
+		return nil
 	}
 	p.tooLarge = true
 	for _, r := range runs {
@@ -153,7 +152,17 @@ func (p *Pipeline) chooseStages(runs []*Run, batch int, warn func(string)) error
 		warn(fmt.Sprintf("the model needs about %s of memory, and %s are free on rank %d: its blocks are split over %d processes, each "+
 			"of which needs about %s (split stages)", units.About(m.Whole), units.About(m.Free), lacks, len(all), units.About(m.Stage)))
 	}
-	return err
+	return nil
+}
+
+// gather returns what each member of a group passes, in the order of the members. All call it at once.
+func gather[T any](g *mlx.Group, own T) ([]T, error) {
+	text, err := json.Marshal(own)
+	all := make([]T, g.Size())
+	for rank, text := range g.Gather(text) {
+		err = cmp.Or(err, json.Unmarshal(text, &all[rank]))
+	}
+	return all, err
 }
 
 // divide returns the parts of the group for a split. All members call it at once.
@@ -200,8 +209,11 @@ func (e *GroupError) Unwrap() error { return e.Err }
 
 // Agree returns an error unless all members of a group have the same fields and none has an error. It names the
 // first field that differs, or else the error, and the member. All members call it at once, on the MLX thread, and
-// get a [GroupError].
+// get a [GroupError]. An error that is one, which they know, it returns as it is.
 func Agree(g *mlx.Group, fields []Field, failed error) error {
+	if _, known := errors.AsType[*GroupError](failed); known {
+		return failed
+	}
 	type member struct {
 		Host    string
 		Fields  []Field
@@ -414,10 +426,11 @@ func (r *Run) agreeOnSkipped() error {
 	if r.passes == nil || r.StepCache == "" {
 		return nil
 	}
-	steps := []*[]int{&r.skipped, &r.skippedNegative}
-	own, err := json.Marshal(*steps[r.passes.Rank()])
-	for i, text := range r.passes.Gather(own) {
-		err = cmp.Or(err, json.Unmarshal(text, steps[i]))
+	own := r.skipped
+	if r.passes.Rank() > 0 {
+		own = r.skippedNegative
 	}
+	all, err := gather(r.passes, own)
+	r.skipped, r.skippedNegative = all[0], all[1]
 	return err
 }

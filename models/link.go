@@ -1,8 +1,6 @@
 package models
 
 import (
-	"cmp"
-	"encoding/json"
 	"time"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -30,13 +28,9 @@ func (p *Pipeline) MeasureLink() (l Link, err error) {
 	start, before := time.Now(), p.group.Received()
 	mlx.Eval(p.group.AllGather(x))
 	own.Bandwidth = 8 * float64(p.group.Received()-before) / time.Since(start).Seconds()
-	text, err := json.Marshal(own)
-	for rank, text := range p.group.Gather(text) {
-		var m Link
-		err = cmp.Or(err, json.Unmarshal(text, &m))
-		if rank == 0 {
-			l = m
-		}
+	all, err := gather(p.group, own)
+	l = all[0]
+	for _, m := range all {
 		l = Link{min(l.Bandwidth, m.Bandwidth), min(l.Speed, m.Speed)}
 	}
 	return l, err

@@ -141,7 +141,7 @@ func fatal(err error) error {
 
 // agree returns an error in all ranks if one of them passes an error. What they have agreed on it returns as it is.
 func (g *group) agree(err error) error {
-	if _, known := errors.AsType[*models.GroupError](err); known || g.Size() == 1 {
+	if g.Size() == 1 {
 		return err
 	}
 	return mlx.Do(context.Background(), func() error { return models.Agree(g.engine, nil, err) })
