@@ -13,7 +13,6 @@ import (
 	"image/png"
 	"io"
 	"os"
-	"strings"
 
 	"golang.org/x/image/webp"
 
@@ -182,29 +181,19 @@ func unknownFormat(head []byte) error {
 	if len(head) == 0 {
 		return errors.New("file is empty")
 	}
-	name := ""
-	has := func(prefix string) bool { return bytes.HasPrefix(head, []byte(prefix)) }
-	switch {
-	case has("GIF8"):
-		name = "GIF"
-	case has("II*\x00"), has("MM\x00*"):
-		name = "TIFF"
-	case has("BM"):
-		name = "BMP"
-	case has("\xff\x0a"), has("\x00\x00\x00\x0cJXL "):
-		name = "JPEG XL"
-	case len(head) >= 12 && string(head[4:8]) == "ftyp":
-		switch brand := string(head[8:12]); {
-		case brand == "avif" || brand == "avis":
-			name = "AVIF"
-		case strings.HasPrefix(brand, "he") || brand == "mif1" || brand == "msf1":
-			name = "HEIC"
+	if len(head) >= 12 && string(head[4:8]) == "ftyp" { // after the size of the box
+		head = head[4:]
+	}
+	for _, f := range []struct{ start, name string }{
+		{"GIF8", "GIF"}, {"II*\x00", "TIFF"}, {"MM\x00*", "TIFF"}, {"BM", "BMP"}, {"\xff\x0a", "JPEG XL"},
+		{"\x00\x00\x00\x0cJXL ", "JPEG XL"}, {"ftypavif", "AVIF"}, {"ftypavis", "AVIF"}, {"ftyphe", "HEIC"},
+		{"ftypmif1", "HEIC"}, {"ftypmsf1", "HEIC"},
+	} {
+		if bytes.HasPrefix(head, []byte(f.start)) {
+			return fmt.Errorf("the format %s is not supported (convert the image to PNG, JPEG or WebP)", f.name)
 		}
 	}
-	if name == "" {
-		return errors.New("not a PNG, JPEG or WebP image")
-	}
-	return fmt.Errorf("the format %s is not supported (convert the image to PNG, JPEG or WebP)", name)
+	return errors.New("not a PNG, JPEG or WebP image")
 }
 
 // inspect reads what the decoders do not report: whether a file has several
