@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/units"
 )
@@ -141,7 +142,7 @@ func (p *Plan) removeDamaged(ctx context.Context, f File) error {
 		if err != nil {
 			continue
 		}
-		err = f.check(readerWith(ctx, file))
+		err = f.check(filehash.Reader(ctx, file))
 		file.Close()
 		var corrupt *corruptError
 		if errors.As(err, &corrupt) {
