@@ -149,7 +149,7 @@ func TestFull(t *testing.T) {
 		full  bool
 	}{{255, true}, {250, true}, {128, true}, {127, false}, {0, false}} {
 		mask := image.NewGray(image.Rect(0, 0, 30, 20))
-		whiten(mask.Pix)
+		fill(mask.Pix, 255)
 		mask.Pix[70] = c.least
 		if in := newInput(t, rgbaOf(mask), mask, Options{}); in.Full() != c.full {
 			t.Errorf("least value %d: full %v", c.least, in.Full())
@@ -188,7 +188,7 @@ func TestErrors(t *testing.T) {
 	mask := image.NewGray(photo.Rect)
 	drawRect(mask, image.Rect(10, 10, 20, 20))
 	white, black := image.NewGray(photo.Rect), image.NewGray(photo.Rect)
-	whiten(white.Pix)
+	fill(white.Pix, 255)
 	red := rgbaOf(mask)
 	red.SetRGBA(15, 12, color.RGBA{250, 10, 10, 255})
 	for _, c := range []struct {

@@ -1,6 +1,9 @@
 package inpaint
 
-import "image"
+import (
+	"image"
+	"image/draw"
+)
 
 // row returns the values of row y of a mask, counted from its first one.
 func row(mask *image.Gray, y int) []uint8 {
@@ -26,13 +29,7 @@ func copyGray(mask *image.Gray) *image.Gray {
 // rgbaOf returns a mask as an image that starts at 0, 0.
 func rgbaOf(mask *image.Gray) *image.RGBA {
 	img := image.NewRGBA(mask.Rect.Sub(mask.Rect.Min))
-	for y := range img.Rect.Dy() {
-		to := img.Pix[y*img.Stride:]
-		for x, v := range row(mask, y) {
-			p := to[4*x : 4*x+4 : 4*x+4]
-			p[0], p[1], p[2], p[3] = v, v, v, 255
-		}
-	}
+	draw.Draw(img, img.Rect, mask, mask.Rect.Min, draw.Src)
 	return img
 }
 
@@ -50,27 +47,33 @@ func firstChannel(img *image.RGBA) *image.Gray {
 
 // threshold makes a mask black and white at one half.
 func threshold(mask *image.Gray) *image.Gray {
+	return mapped(mask, func(v uint8) uint8 {
+		if v >= half {
+			return 255
+		}
+		return 0
+	})
+}
+
+func inverted(mask *image.Gray) *image.Gray { return mapped(mask, func(v uint8) uint8 { return ^v }) }
+
+// mapped returns a mask with another value for each.
+func mapped(mask *image.Gray, f func(v uint8) uint8) *image.Gray {
 	out := image.NewGray(mask.Rect)
 	for y := range out.Rect.Dy() {
 		to := row(out, y)
 		for x, v := range row(mask, y) {
-			if v >= half {
-				to[x] = 255
-			}
+			to[x] = f(v)
 		}
 	}
 	return out
 }
 
-func inverted(mask *image.Gray) *image.Gray {
-	out := image.NewGray(mask.Rect)
-	for y := range out.Rect.Dy() {
-		to := row(out, y)
-		for x, v := range row(mask, y) {
-			to[x] = ^v
-		}
+// fill sets all values.
+func fill[T any](values []T, v T) {
+	for i := range values {
+		values[i] = v
 	}
-	return out
 }
 
 // bounds returns the smallest rectangle with all values of a mask that are not 0.
