@@ -30,7 +30,7 @@ import (
 type generation struct {
 	*generateOptions
 	out    *ui.Output
-	report generateReport
+	report *report
 
 	options    gomflux.Options // of all images; prompt and seed are those of the next one
 	allPrompts []string
@@ -65,7 +65,7 @@ type generation struct {
 
 func newGeneration(o *generateOptions, out *ui.Output) *generation {
 	return &generation{
-		generateOptions: o, out: out, report: newGenerateReport(out), saved: map[string]bool{}, cuts: map[promptCut]bool{},
+		generateOptions: o, out: out, report: &report{out: out}, saved: map[string]bool{}, cuts: map[promptCut]bool{},
 	}
 }
 

@@ -330,14 +330,13 @@ func (u *upscaling) image(ctx context.Context, name string, p *picture.Picture) 
 	if r.PeakMemory, err = cli.PeakMemory(ctx); err != nil {
 		return err
 	}
-	if u.out.Format == ui.JSONLines {
-		u.out.Event(r)
-		return unreported(u.out, r.File)
-	}
+	u.out.Event(r)
 	took := time.Duration((r.Seconds.Upscale + r.Seconds.Refine + r.Seconds.Save) * float64(time.Second))
 	u.out.Note("%dx%d from %dx%d, %s in all, peak memory %s", size.X, size.Y, from.X, from.Y, ui.Duration(took),
 		units.Bytes(int64(r.PeakMemory)))
-	u.out.Wrote(u.out.Line(r.File))
+	if u.out.Format == ui.Text {
+		u.out.Wrote(u.out.Line(r.File))
+	}
 	return unreported(u.out, r.File)
 }
 
