@@ -171,14 +171,8 @@ func (f *Flags) save(failed error) (name string, err error) {
 	if failed == nil {
 		failed = f.out.Close()
 	}
-	switch {
-	case failed != nil:
+	if failed != nil {
 		return "", fmt.Errorf("output %s: %w", f.File, oserr.Bare(failed))
-	case !f.overwrite:
-		return cli.LinkToFree(f.out, nil, f.File)
 	}
-	if err := cli.MoveBoth(f.out, nil, f.File); err != nil {
-		return "", err
-	}
-	return f.File, nil
+	return cli.Place(f.out, nil, f.File, f.overwrite)
 }
