@@ -65,7 +65,7 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 	if animated {
 		return nil, fmt.Errorf("animated %v images are not supported (save a single frame)", format)
 	}
-	config, err := decoders[format].config(bytes.NewReader(data))
+	config, err := readers[format].config(bytes.NewReader(data))
 	if err != nil {
 		return nil, damaged(format, err)
 	}
@@ -76,7 +76,7 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 		return nil, fmt.Errorf("image has %dx%d pixels, expected at most %d million in total (scale it down first)",
 			config.Width, config.Height, maxPixels/1e6)
 	}
-	img, err := decoders[format].decode(bytes.NewReader(data))
+	img, err := readers[format].decode(bytes.NewReader(data))
 	if err != nil {
 		return nil, damaged(format, err)
 	}
@@ -117,13 +117,16 @@ func readFile[T any](name string, read func(io.Reader) (T, error)) (none T, err 
 	return v, nil
 }
 
-var decoders = map[Format]struct {
+// readers read the formats.
+var readers = map[Format]struct {
+	name   string
 	config func(io.Reader) (image.Config, error)
 	decode func(io.Reader) (image.Image, error)
+	texts  func([]byte) (texts, error)
 }{
-	PNG:  {png.DecodeConfig, png.Decode},
-	JPEG: {jpeg.DecodeConfig, jpeg.Decode},
-	WebP: {webp.DecodeConfig, webp.Decode},
+	PNG:  {"PNG", png.DecodeConfig, png.Decode, pngTexts},
+	JPEG: {"JPEG", jpeg.DecodeConfig, jpeg.Decode, jpegTexts},
+	WebP: {"WebP", webp.DecodeConfig, webp.Decode, webpTexts},
 }
 
 // damaged wraps the error of a decoder.

@@ -83,17 +83,11 @@ func ReadSettings(r io.Reader) (*Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	var t texts
-	switch format {
-	case PNG:
-		t, err = pngTexts(data)
-	case JPEG:
-		t, err = jpegTexts(data)
-	case WebP:
-		t, err = webpTexts(data)
-	default:
+	reader, ok := readers[format]
+	if !ok {
 		return parseSidecar(data)
 	}
+	t, err := reader.texts(data)
 	if err != nil {
 		return nil, damaged(format, err)
 	}
@@ -103,7 +97,7 @@ func ReadSettings(r io.Reader) (*Found, error) {
 	}
 	f.Format = format
 	// do not fail if only the size cannot be read
-	if config, err := decoders[format].config(bytes.NewReader(data)); err == nil {
+	if config, err := reader.config(bytes.NewReader(data)); err == nil {
 		f.Width, f.Height = config.Width, config.Height
 	}
 	return f, nil
