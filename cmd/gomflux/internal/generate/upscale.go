@@ -90,12 +90,7 @@ func NewUpscaleCommand() *cobra.Command {
 		Example: `  gomflux upscale photo.jpg --scale 2
   gomflux upscale *.png -m ./4x-Nomos8k.safetensors -o 'large/{name}.webp'
   gomflux upscale image.png --height 2160 --refine 0.25 --refine-model flux2-klein-4b`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cli.UsageErrorf("give an image, or several")
-			}
-			return nil
-		},
+		Args: cli.SomeArgs("give an image, or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := o.OutLines(cmd)
 			err := o.validate(cmd.Flags().Changed, args)
