@@ -417,18 +417,13 @@ func (s *Settings) marshal(indent string) ([]byte, error) {
 	return plainjson.Marshal(t, indent)
 }
 
-// wrapped is the JSON of sidecar files and JPEG comments.
-type wrapped struct {
-	Gomflux json.RawMessage `json:"gomflux"`
-}
-
-// wrap returns the settings as the JSON of wrapped, indented by indent.
+// wrap returns the JSON of sidecar files and JPEG comments, indented by indent.
 func (s *Settings) wrap(indent string) ([]byte, error) {
 	object, err := s.marshal("")
 	if err != nil {
 		return nil, err
 	}
-	text, err := plainjson.Marshal(wrapped{object}, indent)
+	text, err := plainjson.Marshal(map[string]json.RawMessage{"gomflux": object}, indent)
 	if err != nil {
 		return nil, fmt.Errorf("settings: %w", err)
 	}

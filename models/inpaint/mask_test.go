@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"image"
 	"image/color"
+	"image/draw"
 	"image/jpeg"
 	"image/png"
 	"strings"
@@ -251,4 +252,11 @@ func TestMaskIsResizedOnce(t *testing.T) {
 			t.Error("a mask that is resized twice is the same at all sizes")
 		}
 	}
+}
+
+// rgbaOf returns a mask as an image that starts at 0, 0.
+func rgbaOf(mask *image.Gray) *image.RGBA {
+	img := image.NewRGBA(mask.Rect.Sub(mask.Rect.Min))
+	draw.Draw(img, img.Rect, mask, mask.Rect.Min, draw.Src)
+	return img
 }

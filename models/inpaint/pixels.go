@@ -1,9 +1,6 @@
 package inpaint
 
-import (
-	"image"
-	"image/draw"
-)
+import "image"
 
 // row returns the values of row y of a mask, counted from its first one.
 func row(mask *image.Gray, y int) []uint8 {
@@ -24,25 +21,6 @@ func copyGray(mask *image.Gray) *image.Gray {
 		copy(row(out, y), row(mask, y))
 	}
 	return out
-}
-
-// rgbaOf returns a mask as an image that starts at 0, 0.
-func rgbaOf(mask *image.Gray) *image.RGBA {
-	img := image.NewRGBA(mask.Rect.Sub(mask.Rect.Min))
-	draw.Draw(img, img.Rect, mask, mask.Rect.Min, draw.Src)
-	return img
-}
-
-// firstChannel returns the first channel of an image, the inverse of rgbaOf.
-func firstChannel(img *image.RGBA) *image.Gray {
-	gray := image.NewGray(img.Rect.Sub(img.Rect.Min))
-	for y := range gray.Rect.Dy() {
-		to, from := row(gray, y), img.Pix[y*img.Stride:]
-		for x := range to {
-			to[x] = from[4*x]
-		}
-	}
-	return gray
 }
 
 // threshold makes a mask black and white at one half.
