@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1"
 	"crypto/sha256"
@@ -119,11 +120,7 @@ func (d *download) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if closing := d.out.Close(); err == nil {
-			err = closing
-		}
-	}()
+	defer func() { err = cmp.Or(err, d.out.Close()) }()
 	if err := d.out.Truncate(d.file.Size); err != nil {
 		return err
 	}
@@ -198,9 +195,7 @@ func (d *download) fill(ctx context.Context) (err error) {
 	defer func() {
 		cancel(nil)
 		stop()
-		if e := d.record(); err == nil {
-			err = e
-		}
+		err = cmp.Or(err, d.record())
 	}()
 	for {
 		rest := d.missing(first)
