@@ -86,7 +86,7 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 		Format: format,
 		SHA256: hex.EncodeToString(sum[:]),
 	}
-	if t := transparent(img, format); t != nil {
+	if t := Transparent(img); t != nil {
 		p.Transparent = (*image.NRGBA)(orient((*image.RGBA)(t), orientation))
 		p.Alpha = AlphaOf(p.Transparent)
 	}

@@ -372,7 +372,7 @@ func (g *generation) generate(ctx context.Context, c chunk) (results []*gomflux.
 	if g.group.Rank() == 0 && (g.previews != nil || g.stepwise != "") {
 		options.OnStep = func(s gomflux.Step) error { return g.step(ctx, c.first, s, steps) }
 	}
-	results, err = g.profile.Generate(g.model, seeds, func() ([]*gomflux.Result, error) {
+	results, err = g.profile.Generate(seeds, func() ([]*gomflux.Result, error) {
 		return g.model.GenerateBatch(ctx, options, seeds)
 	})
 	if err != nil {

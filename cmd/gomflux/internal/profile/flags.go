@@ -128,7 +128,7 @@ func (f *Flags) Callback() (end func()) {
 }
 
 // Generate measures the generation of some images.
-func (f *Flags) Generate(m *gomflux.Model, seeds []uint64, run func() ([]*gomflux.Result, error)) ([]*gomflux.Result, error) {
+func (f *Flags) Generate(seeds []uint64, run func() ([]*gomflux.Result, error)) ([]*gomflux.Result, error) {
 	if f.Profiler == nil {
 		return run()
 	}
