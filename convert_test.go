@@ -49,7 +49,7 @@ func TestConversions(t *testing.T) {
 	fillIn(&defaults)
 	alike(t, "Defaults", defaults, Defaults(defaults))
 	d := Defaults(defaults)
-	alike(t, "Defaults to the engine", d, *d.internal())
+	alike(t, "Defaults to the engine", d, family.Defaults(d))
 	var weight models.NotFiniteWeight
 	fillIn(&weight)
 	alike(t, "NotFiniteWeight", weight,

@@ -118,18 +118,14 @@ func (s *Source) OpenLanguageModel(ctx context.Context, o *LanguageOptions) (*La
 	if o.MakeRoom != nil {
 		load.MakeRoom = func() { mlx.Call(o.MakeRoom) }
 	}
-	m := &LanguageModel{name: catalog.TildePath(found.Name)}
-	err = mlx.Do(ctx, func() (err error) {
-		m.model, err = models.LoadLanguageModel(found.FS, load)
-		return err
-	})
+	m, err := onMLX(ctx, func() (*models.LanguageModel, error) { return models.LoadLanguageModel(found.FS, load) })
 	if errors.Is(err, fs.ErrNotExist) && found.Err != nil && !index.Exists(found.FS) {
 		err = found.Err
 	}
 	if err != nil {
-		return nil, public(err)
+		return nil, err
 	}
-	return m, nil
+	return &LanguageModel{m, catalog.TildePath(found.Name)}, nil
 }
 
 // Close frees the memory of the model.
@@ -164,14 +160,12 @@ func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, r
 		rewriter.Thinking, rewriter.ThinkingBudget = true, o.Thinking
 		rewriter.MaxTokens += o.Thinking
 	}
-	var made models.Enhanced
 	size := image.Pt(cmp.Or(o.Width, 1024), cmp.Or(o.Height, 1024))
-	err = mlx.Do(ctx, func() (err error) {
-		made, err = m.model.Enhance(prompt, references, len(references) > 0, size, rewriter, o.Seed, o.piece())
-		return err
+	made, err := onMLX(ctx, func() (models.Enhanced, error) {
+		return m.model.Enhance(prompt, references, len(references) > 0, size, rewriter, o.Seed, o.piece())
 	})
 	if err != nil {
-		return nil, public(err)
+		return nil, err
 	}
 	source := rewriter.Source
 	if made.Own {
@@ -245,13 +239,9 @@ func (m *LanguageModel) Chat(ctx context.Context, messages []Message, o *Languag
 
 // answer returns what f writes on the MLX thread.
 func (m *LanguageModel) answer(ctx context.Context, f func() (textgen.Text, error)) (*Answer, error) {
-	var t textgen.Text
-	err := mlx.Do(ctx, func() (err error) {
-		t, err = f()
-		return err
-	})
+	t, err := onMLX(ctx, f)
 	if err != nil {
-		return nil, public(err)
+		return nil, err
 	}
 	return &Answer{Text: t.Text, Model: m.name, PromptTokens: t.Prompt, Tokens: t.Tokens, Whole: t.Whole}, nil
 }

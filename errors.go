@@ -27,19 +27,22 @@ var (
 	ErrMemory = errors.New("not enough memory")
 )
 
+// A wrapped is an error of the engine, whose text is that of the error with it.
+type wrapped struct{ err error }
+
+// Error returns the message of the error.
+func (w wrapped) Error() string { return w.err.Error() }
+
+// Unwrap returns the underlying error.
+func (w wrapped) Unwrap() error { return w.err }
+
 // A ReferenceError is an [ErrRequest] about one of Options.References.
 type ReferenceError struct {
 	Index int   // the index of the image in Options.References
 	Err   error // the reason without the index
 
-	full error
+	wrapped
 }
-
-// Error returns the message of the error.
-func (e *ReferenceError) Error() string { return e.full.Error() }
-
-// Unwrap returns the underlying error, which is an [ErrRequest].
-func (e *ReferenceError) Unwrap() error { return e.full }
 
 // A NotFiniteError reports that the model computed NaN or infinite values instead of an
 // image, and the weights that are the likely cause.
@@ -52,7 +55,7 @@ type NotFiniteError struct {
 	// Total is the number of such parameters in all components.
 	Total int
 
-	full error
+	wrapped
 }
 
 // A NotFiniteWeight is a parameter with NaN or infinite elements in memory.
@@ -68,12 +71,6 @@ func (e *NotFiniteError) Damaged() bool {
 	return slices.ContainsFunc(e.Weights, func(w NotFiniteWeight) bool { return w.Stored != "" })
 }
 
-// Error returns the message of the error.
-func (e *NotFiniteError) Error() string { return e.full.Error() }
-
-// Unwrap returns the underlying error.
-func (e *NotFiniteError) Unwrap() error { return e.full }
-
 // A LoRAError reports a LoRA that cannot be read or that does not fit the model.
 type LoRAError struct {
 	// Unmatched lists tensors that match no layer of the model. It is empty if the error
@@ -82,29 +79,23 @@ type LoRAError struct {
 	// For is the model that the LoRA seems to be for, "" if that is unknown.
 	For string
 
-	full error
+	wrapped
 }
-
-// Error returns the message of the error.
-func (e *LoRAError) Error() string { return e.full.Error() }
-
-// Unwrap returns the underlying error.
-func (e *LoRAError) Unwrap() error { return e.full }
 
 // public converts errors of the engine to those of this package, with the same text.
 func public(err error) error {
 	if reference, ok := errors.AsType[*models.ReferenceError](err); ok {
-		return &ReferenceError{Index: reference.Index, Err: reference.Err, full: err}
+		return &ReferenceError{Index: reference.Index, Err: reference.Err, wrapped: wrapped{err}}
 	}
 	if e, ok := errors.AsType[*models.NotFiniteError](err); ok {
-		out := &NotFiniteError{What: e.What, Dtype: Dtype(e.Dtype.String()), Total: e.Total, full: err}
+		out := &NotFiniteError{What: e.What, Dtype: Dtype(e.Dtype.String()), Total: e.Total, wrapped: wrapped{err}}
 		for _, w := range e.Weights {
 			out.Weights = append(out.Weights, NotFiniteWeight{w.File, w.Name, Dtype(w.Dtype.String()), w.Stored})
 		}
 		return out
 	}
 	if _, ok := errors.AsType[*lora.Error](err); ok {
-		out := &LoRAError{full: err}
+		out := &LoRAError{wrapped: wrapped{err}}
 		if unmatched, ok := errors.AsType[*lora.UnmatchedError](err); ok {
 			out.Unmatched, out.For = unmatched.Keys, unmatched.For
 		}

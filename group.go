@@ -80,15 +80,11 @@ func (g *Group) Size() int {
 
 // Gather returns the data that each process passes, by their ranks. All processes of the group call it at the
 // same time, and get the same.
-func (g *Group) Gather(ctx context.Context, data []byte) (all [][]byte, err error) {
+func (g *Group) Gather(ctx context.Context, data []byte) ([][]byte, error) {
 	if g == nil {
 		return [][]byte{data}, nil
 	}
-	err = mlx.Do(ctx, func() error {
-		all = g.group.Gather(data)
-		return nil
-	})
-	return all, err
+	return onMLX(ctx, func() ([][]byte, error) { return g.group.Gather(data), nil })
 }
 
 // agree returns an error in all processes of the group if one of them passes an error, unless it is one that all know.
@@ -120,20 +116,18 @@ type SplitEstimate struct {
 
 // EstimateSplit measures the connection of the model's group for a moment, and estimates what the split of some
 // options brings. All processes of the group call it at the same time, and get the same.
-func (m *Model) EstimateSplit(ctx context.Context, o Options) (e SplitEstimate, err error) {
+func (m *Model) EstimateSplit(ctx context.Context, o Options) (SplitEstimate, error) {
 	r := request(m.pipeline, o)
 	split, n, err := m.pipeline.SplitOf(&r)
 	if err != nil || n < 2 {
 		return SplitEstimate{Split: Split(split)}, err
 	}
-	err = mlx.Do(ctx, func() error {
+	return onMLX(ctx, func() (e SplitEstimate, err error) {
 		link, err := m.pipeline.MeasureLink()
 		if err != nil {
-			return err
+			return e, err
 		}
-		e = SplitEstimate{Split: Split(split), Bandwidth: link.Bandwidth}
-		e.Speedup, err = m.pipeline.Speedup(r, link)
-		return err
+		speedup, err := m.pipeline.Speedup(r, link)
+		return SplitEstimate{Split(split), speedup, link.Bandwidth}, err
 	})
-	return e, err
 }

@@ -35,8 +35,7 @@ func (t hostTensor) Shape() []int        { return t.shape }
 func (t hostTensor) Dtype() Dtype        { return t.dtype }
 func (t hostTensor) Float32s() []float32 { return t.elements }
 
-// An arrayTensor is an MLX array. This module's command uses the method Array to save
-// tensors without a conversion.
+// An arrayTensor is an MLX array.
 type arrayTensor struct{ a *mlx.Array }
 
 func (t arrayTensor) Shape() []int      { return t.a.Shape() }
@@ -50,6 +49,14 @@ func (t arrayTensor) Float32s() (elements []float32) {
 	})
 	return elements
 }
+
+// An outputTensor is the output of a tap. The method Tap is for this module's command, whose hooks are the engine's.
+type outputTensor struct {
+	arrayTensor
+	tap hooks.Tap
+}
+
+func (t outputTensor) Tap() hooks.Tap { return t.tap }
 
 // array returns a tensor as an MLX array. It must run on the MLX thread.
 func array(t Tensor) (*mlx.Array, error) {
@@ -140,21 +147,12 @@ func (t Tap) Parameters() (all []TapParameter) {
 	return all
 }
 
-// A parameterTensor is a parameter as a tensor. This module's command uses the method
-// Parameter.
+// A parameterTensor is a parameter as a tensor.
 type parameterTensor struct{ p hooks.Parameter }
 
-func (t parameterTensor) Shape() []int               { return t.p.Shape }
-func (t parameterTensor) Dtype() Dtype               { return Dtype(t.p.Dtype.String()) }
-func (t parameterTensor) Parameter() hooks.Parameter { return t.p }
-
-func (t parameterTensor) Float32s() (elements []float32) {
-	mlx.Scope(func() *mlx.Array {
-		elements = t.p.Array().AsType(mlx.Float32).Floats()
-		return nil
-	})
-	return elements
-}
+func (t parameterTensor) Shape() []int        { return t.p.Shape }
+func (t parameterTensor) Dtype() Dtype        { return Dtype(t.p.Dtype.String()) }
+func (t parameterTensor) Float32s() []float32 { return arrayTensor{t.p.Array()}.Float32s() }
 
 // A TapInput is an input of a module.
 type TapInput struct {
@@ -185,7 +183,7 @@ func (h Hook) internal() hooks.Func {
 func newTap(t hooks.Tap) Tap {
 	tap := Tap{
 		Name: t.Name, Class: t.Class, Step: t.Step, Call: t.Call, Negative: t.Negative, Kind: OutputTap, Key: t.Point.Key,
-		FullName: t.FullName(), Output: arrayTensor{t.Output}, parameters: t.Parameters,
+		FullName: t.FullName(), Output: outputTensor{arrayTensor{t.Output}, t}, parameters: t.Parameters,
 	}
 	if t.Point.Kind == hooks.Inner {
 		tap.Kind = InnerTap

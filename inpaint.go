@@ -88,15 +88,6 @@ func (o *Options) prepareMask() (*preparedMask, error) {
 	return &preparedMask{in, o.Image, o.Mask}, nil
 }
 
-// inpaint returns the image to inpaint with its mask, nil without one.
-func (o *Options) inpaint() (*inpaint.Input, error) {
-	p, err := o.prepareMask()
-	if p == nil {
-		return nil, err
-	}
-	return p.input, nil
-}
-
 // inpaintAll returns the input of each of some options. Those of the same image and mask
 // share it.
 func inpaintAll(all []Options) ([]*inpaint.Input, error) {

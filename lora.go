@@ -89,9 +89,6 @@ func (m *Model) change(o *OpenOptions, q *mlx.Quantization) (specs []lora.Spec, 
 			m.changes.GroupSize = q.Group
 		}
 	}
-	if o == nil {
-		return nil, false, nil
-	}
 	if specs, m.changes.LoRAs, err = findLoRAs(o.LoRAs); err != nil {
 		return nil, false, err
 	}

@@ -329,8 +329,10 @@ func (m *Model) Check(o Options) error {
 // inpaintRequest is request with Options.Mask.
 func inpaintRequest(p *models.Pipeline, o Options) (models.Request, error) {
 	r := request(p, o)
-	var err error
-	r.Inpaint, err = o.inpaint()
+	prepared, err := o.prepareMask()
+	if prepared != nil {
+		r.Inpaint = prepared.input
+	}
 	return r, err
 }
 

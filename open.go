@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/promptcache"
 )
 
@@ -92,7 +93,7 @@ const (
 // findPreviewDecoder returns a function that finds the autoencoder for previews and stores
 // its name, nil if previews are linear.
 func (o *OpenOptions) findPreviewDecoder(name *string) func(component.Component) (fs.FS, error) {
-	if o == nil || o.PreviewDecoder == "" || o.PreviewDecoder == LinearPreviews {
+	if o.PreviewDecoder == "" || o.PreviewDecoder == LinearPreviews {
 		return nil
 	}
 	return func(own component.Component) (fs.FS, error) {
@@ -114,23 +115,14 @@ func (o *OpenOptions) findPreviewDecoder(name *string) func(component.Component)
 	}
 }
 
-func (o *OpenOptions) baseModel() string {
-	if o == nil {
-		return ""
-	}
-	return o.BaseModel
-}
-
 // PromptCacheFolder returns the folder for OpenOptions.PromptCache that the command
 // uses: gomflux/prompts in the user's cache folder.
 func PromptCacheFolder() (string, error) { return promptcache.DefaultFolder() }
 
 // load converts the options to those of package models.
 func (o *OpenOptions) load() (l models.LoadOptions, err error) {
-	if o == nil {
-		o = &OpenOptions{}
-	}
-	l = models.LoadOptions{Defaults: o.Defaults.internal(), LowRAM: o.LowRAM, Batch: o.Batch, Progress: onCaller(o.Progress)}
+	o = cmp.Or(o, &OpenOptions{})
+	l = models.LoadOptions{Defaults: (*family.Defaults)(o.Defaults), LowRAM: o.LowRAM, Batch: o.Batch, Progress: onCaller(o.Progress)}
 	if o.Group != nil {
 		l.Group = o.Group.group
 	}
@@ -164,10 +156,8 @@ func (o *OpenOptions) load() (l models.LoadOptions, err error) {
 			return runs
 		}
 	}
-	if l.Quantize, err = o.Quantize.internal(o.GroupSize); err != nil {
-		return l, err
-	}
-	return l, nil
+	l.Quantize, err = o.Quantize.internal(o.GroupSize)
+	return l, err
 }
 
 // internal returns the engine's quantization with a group size, nil if q is empty.
@@ -183,9 +173,10 @@ func (q Quantization) internal(group int) (*mlx.Quantization, error) {
 
 // Open finds a model by its name, like [Find], and loads it.
 func Open(ctx context.Context, model string, o *OpenOptions) (*Model, error) {
-	source, err := FindWith(model, o.baseModel())
+	o = cmp.Or(o, &OpenOptions{})
+	source, err := FindWith(model, o.BaseModel)
 	if err != nil {
-		return nil, cmp.Or(o, &OpenOptions{}).Group.agree(err)
+		return nil, o.Group.agree(err)
 	}
 	return source.Open(ctx, o)
 }
@@ -198,8 +189,9 @@ func OpenFS(ctx context.Context, fsys fs.FS, o *OpenOptions) (*Model, error) {
 
 // Open loads the model.
 func (s *Source) Open(ctx context.Context, o *OpenOptions) (*Model, error) {
+	o = cmp.Or(o, &OpenOptions{})
 	m, err := s.open(ctx, o)
-	if err != nil && o != nil {
+	if err != nil {
 		err = o.Group.agree(err) // the others are about to compare the model
 	}
 	return m, err
@@ -216,20 +208,13 @@ func (s *Source) open(ctx context.Context, o *OpenOptions) (*Model, error) {
 	if load.Defaults == nil {
 		load.Defaults = s.found.Defaults
 	}
-	m := &Model{source: s, previews: LinearPreviews}
-	if o != nil {
-		m.group = o.Group
-	}
+	m := &Model{source: s, previews: LinearPreviews, group: o.Group}
 	load.PreviewDecoder = o.findPreviewDecoder(&m.previews)
 	if load.LoRAs, load.RuntimeLoRA, err = m.change(o, load.Quantize); err != nil {
 		return nil, err
 	}
-	err = mlx.Do(ctx, func() (err error) {
-		m.pipeline, err = models.Load(s.found.FS, load)
-		return err
-	})
-	if err != nil {
-		return nil, public(err)
+	if m.pipeline, err = onMLX(ctx, func() (*models.Pipeline, error) { return models.Load(s.found.FS, load) }); err != nil {
+		return nil, err
 	}
 	m.VAE.autoencoder = m.pipeline.Autoencoder
 	if err := hashLoRAs(ctx, load.LoRAs, m.changes.LoRAs); err != nil {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
@@ -300,12 +301,8 @@ func cut(img image.Image, r image.Rectangle) *image.NRGBA {
 	if !ok {
 		from = straight(img)
 	}
-	out := image.NewNRGBA(image.Rectangle{Max: r.Size()})
-	for y := range r.Dy() {
-		at := from.PixOffset(r.Min.X, r.Min.Y+y)
-		copy(out.Pix[y*out.Stride:], from.Pix[at:at+4*r.Dx()])
-	}
-	return out
+	part := from.SubImage(r).(*image.NRGBA)
+	return &image.NRGBA{Pix: pixels.RGBA(part), Stride: 4 * r.Dx(), Rect: image.Rectangle{Max: r.Size()}}
 }
 
 // padded returns an image whose sides are multiples: pixels of the edges are repeated.

@@ -1,6 +1,7 @@
 package gomflux
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -65,16 +66,16 @@ type SaveReport struct {
 
 // A SavedLayer is a quantized layer of a saved model.
 type SavedLayer struct {
-	Component string // the folder of the component
-	Name      string // the name of the layer
-	Mode      string // affine, or the name of a block format
-	Bits      int    // bits per weight
-	Group     int    // the number of weights that share a scale
-	Bytes     int64  // the size of the layer
+	Component string `json:"component"` // the folder of the component
+	Name      string `json:"name"`      // the name of the layer
+	Mode      string `json:"mode"`      // affine, or the name of a block format
+	Bits      int    `json:"bits"`      // bits per weight
+	Group     int    `json:"group"`     // the number of weights that share a scale
+	Bytes     int64  `json:"bytes"`     // the size of the layer
 	// Error is the relative error ‖W-Ŵ‖/‖W‖ of the dequantized weights Ŵ, 0 if Kept.
-	Error float64
+	Error float64 `json:"error"`
 	// Kept reports that the layer was quantized in the source and is unchanged.
-	Kept bool
+	Kept bool `json:"kept,omitempty"`
 }
 
 // Save writes a model, found by its name like [Find], to a folder. The folder appears
@@ -82,11 +83,7 @@ type SavedLayer struct {
 // [ErrRequest], unless it contains a model and Overwrite is set; that model is replaced
 // at the end. Too little space on the disk is an error before anything is written.
 func Save(ctx context.Context, model, folder string, o *SaveOptions) (*SaveReport, error) {
-	base := ""
-	if o != nil {
-		base = o.BaseModel
-	}
-	source, err := FindWith(model, base)
+	source, err := FindWith(model, cmp.Or(o, &SaveOptions{}).BaseModel)
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +95,7 @@ func (s *Source) Save(ctx context.Context, folder string, o *SaveOptions) (*Save
 	if s.found.Err != nil {
 		return nil, s.found.Err
 	}
-	if o == nil {
-		o = &SaveOptions{}
-	}
+	o = cmp.Or(o, &SaveOptions{})
 	device, err := o.Device.device()
 	if err != nil {
 		return nil, err
@@ -117,18 +112,16 @@ func (s *Source) Save(ctx context.Context, folder string, o *SaveOptions) (*Save
 	if options.LoRAs, _, err = findLoRAs(o.LoRAs); err != nil {
 		return nil, err
 	}
-	var report *save.Report
-	err = mlx.Do(ctx, func() (err error) {
+	report, err := onMLX(ctx, func() (*save.Report, error) {
 		if device != nil {
 			if err := mlx.Use(*device); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		report, err = save.Model(s.saved(), folder, options)
-		return err
+		return save.Model(s.saved(), folder, options)
 	})
 	if err != nil {
-		return nil, public(err)
+		return nil, err
 	}
 	return newSaveReport(report), nil
 }

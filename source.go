@@ -4,7 +4,6 @@ import (
 	"io/fs"
 
 	"github.com/gomflux/gomflux/models/catalog"
-	"github.com/gomflux/gomflux/models/family"
 )
 
 // Defaults are the recommended settings of a model.
@@ -62,5 +61,3 @@ func (s *Source) FS() fs.FS { return s.found.FS }
 // Err returns the reason why an incomplete model folder could not be completed, nil for
 // a whole model. FS contains the existing files in any case.
 func (s *Source) Err() error { return s.found.Err }
-
-func (d *Defaults) internal() *family.Defaults { return (*family.Defaults)(d) }

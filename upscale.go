@@ -7,7 +7,6 @@ import (
 	"image"
 	"math"
 
-	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/errs"
@@ -67,18 +66,14 @@ func OpenUpscaler(ctx context.Context, name string, o *OpenOptions) (*Upscaler, 
 	if err != nil {
 		return nil, err
 	}
-	u := &Upscaler{name: found.Name, revision: found.Revision}
-	err = mlx.Do(ctx, func() (err error) {
-		n, err := models.LoadUpscaler(found.FS, load)
-		if err == nil {
-			u.network, u.class, u.scale, u.device, u.dtype = n, n.Class(), n.Scale(), Device(n.Device().String()), Dtype(n.Dtype().String())
-		}
-		return err
-	})
+	n, err := onMLX(ctx, func() (*models.Upscaler, error) { return models.LoadUpscaler(found.FS, load) })
 	if err != nil {
-		return nil, public(err)
+		return nil, err
 	}
-	return u, nil
+	return &Upscaler{
+		network: n, name: found.Name, revision: found.Revision, class: n.Class(), scale: n.Scale(),
+		device: Device(n.Device().String()), dtype: Dtype(n.Dtype().String()),
+	}, nil
 }
 
 // Close frees the memory of the network. Afterwards, Upscale returns [ErrClosed].
@@ -112,14 +107,13 @@ func (u *Upscaler) Dtype() Dtype { return u.dtype }
 
 // Memory estimates the memory in bytes that Upscale needs for an image of a size, with the memory that is free now:
 // where it is short, an image is enlarged in strips.
-func (u *Upscaler) Memory(width, height int, o *UpscaleOptions) (n int64) {
+func (u *Upscaler) Memory(width, height int, o *UpscaleOptions) int64 {
 	w, h, err := u.Size(width, height, o)
 	if u.network == nil || err != nil {
 		return 0
 	}
-	mlx.Do(context.Background(), func() error { // never fails
-		n = u.network.Memory(image.Pt(width, height), image.Pt(w, h))
-		return nil
+	n, _ := onMLX(context.Background(), func() (int64, error) { // never fails
+		return u.network.Memory(image.Pt(width, height), image.Pt(w, h)), nil
 	})
 	return n
 }

@@ -1,6 +1,7 @@
 package gomflux
 
 import (
+	"cmp"
 	"context"
 	"image"
 
@@ -23,7 +24,7 @@ func (v *VAE) Close() error { return closeModel(v.autoencoder) }
 // components of the model may be missing, and the folder may be the autoencoder's own. The
 // caller must close it.
 func OpenVAE(ctx context.Context, model string, o *OpenOptions) (*VAE, error) {
-	source, err := FindWith(model, o.baseModel())
+	source, err := FindWith(model, cmp.Or(o, &OpenOptions{}).BaseModel)
 	if err != nil {
 		return nil, err
 	}
@@ -36,15 +37,11 @@ func (s *Source) OpenVAE(ctx context.Context, o *OpenOptions) (*VAE, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &VAE{}
-	err = mlx.Do(ctx, func() (err error) {
-		v.autoencoder, err = models.LoadAutoencoder(s.found.FS, load)
-		return err
-	})
+	a, err := onMLX(ctx, func() (*models.Autoencoder, error) { return models.LoadAutoencoder(s.found.FS, load) })
 	if err != nil {
-		return nil, public(err)
+		return nil, err
 	}
-	return v, nil
+	return &VAE{a}, nil
 }
 
 // Device returns the device that the model runs on: CPU, Metal or CUDA.
@@ -59,15 +56,12 @@ func (v *VAE) ScaleFactor() int { return v.autoencoder.ScaleFactor() }
 // DecodeMemory estimates the memory in bytes that Decode needs for an image of a size.
 // The estimate depends on the memory that is free now, because large images are decoded
 // in strips if memory is short. Encode needs less.
-func (v *VAE) DecodeMemory(height, width int) (n int64) {
-	mlx.Do(context.Background(), func() error { // never fails
-		n = v.autoencoder.DecodeMemory(height, width)
-		return nil
-	})
+func (v *VAE) DecodeMemory(height, width int) int64 {
+	n, _ := onMLX(context.Background(), func() (int64, error) { return v.autoencoder.DecodeMemory(height, width), nil }) // never fails
 	return n
 }
 
-// onMLX calls f on the MLX thread.
+// onMLX calls f on the MLX thread. Errors are those of this package.
 func onMLX[T any](ctx context.Context, f func() (T, error)) (result T, err error) {
 	err = mlx.Do(ctx, func() (err error) {
 		result, err = f()

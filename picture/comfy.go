@@ -85,18 +85,22 @@ func ReadWorkflow(text []byte) (*Workflow, error) {
 	}
 	g.readOthers(r)
 	r.cutTags()
-	w.Settings, w.Found = r.settings()
-	w.NotUsed = r.left
+	f := r.found()
+	w.Settings, w.Found, w.NotUsed = f.Settings, f.Fields, f.NotUsed
 	return w, nil
 }
 
-// parseComfy reads the nodes of ComfyUI. ok is false if the text is something else.
-func parseComfy(text string) (s Settings, found []string, left []Leftover, ok bool) {
+// parseComfy reads the nodes of ComfyUI, nil if the text is something else.
+func parseComfy(text string) *Found {
 	w, err := ReadWorkflow([]byte(text))
 	if err != nil {
-		return s, nil, nil, false
+		return nil
 	}
-	return w.Settings, w.Found, w.NotUsed, true
+	f := &Found{Settings: w.Settings, Source: SourceComfyUI, Fields: w.Found, JSON: json.RawMessage(text), NotUsed: w.NotUsed}
+	if !json.Valid(f.JSON) {
+		f.JSON = nan.ReplaceAll(f.JSON, []byte("null"))
+	}
+	return f
 }
 
 // firstSampler returns the node that samples first: the only one, or the only one that starts from an

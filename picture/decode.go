@@ -13,7 +13,6 @@ import (
 	"image/png"
 	"io"
 	"os"
-	"strings"
 
 	"golang.org/x/image/webp"
 
@@ -66,7 +65,7 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 	if animated {
 		return nil, fmt.Errorf("animated %v images are not supported (save a single frame)", format)
 	}
-	config, err := decoders[format].config(bytes.NewReader(data))
+	config, err := readers[format].config(bytes.NewReader(data))
 	if err != nil {
 		return nil, damaged(format, err)
 	}
@@ -77,7 +76,7 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 		return nil, fmt.Errorf("image has %dx%d pixels, expected at most %d million in total (scale it down first)",
 			config.Width, config.Height, maxPixels/1e6)
 	}
-	img, err := decoders[format].decode(bytes.NewReader(data))
+	img, err := readers[format].decode(bytes.NewReader(data))
 	if err != nil {
 		return nil, damaged(format, err)
 	}
@@ -87,7 +86,7 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 		Format: format,
 		SHA256: hex.EncodeToString(sum[:]),
 	}
-	if t := transparent(img, format); t != nil {
+	if t := Transparent(img); t != nil {
 		p.Transparent = (*image.NRGBA)(orient((*image.RGBA)(t), orientation))
 		p.Alpha = AlphaOf(p.Transparent)
 	}
@@ -118,13 +117,16 @@ func readFile[T any](name string, read func(io.Reader) (T, error)) (none T, err 
 	return v, nil
 }
 
-var decoders = map[Format]struct {
+// readers read the formats.
+var readers = map[Format]struct {
+	name   string
 	config func(io.Reader) (image.Config, error)
 	decode func(io.Reader) (image.Image, error)
+	texts  func([]byte) (texts, error)
 }{
-	PNG:  {png.DecodeConfig, png.Decode},
-	JPEG: {jpeg.DecodeConfig, jpeg.Decode},
-	WebP: {webp.DecodeConfig, webp.Decode},
+	PNG:  {"PNG", png.DecodeConfig, png.Decode, pngTexts},
+	JPEG: {"JPEG", jpeg.DecodeConfig, jpeg.Decode, jpegTexts},
+	WebP: {"WebP", webp.DecodeConfig, webp.Decode, webpTexts},
 }
 
 // damaged wraps the error of a decoder.
@@ -182,29 +184,19 @@ func unknownFormat(head []byte) error {
 	if len(head) == 0 {
 		return errors.New("file is empty")
 	}
-	name := ""
-	has := func(prefix string) bool { return bytes.HasPrefix(head, []byte(prefix)) }
-	switch {
-	case has("GIF8"):
-		name = "GIF"
-	case has("II*\x00"), has("MM\x00*"):
-		name = "TIFF"
-	case has("BM"):
-		name = "BMP"
-	case has("\xff\x0a"), has("\x00\x00\x00\x0cJXL "):
-		name = "JPEG XL"
-	case len(head) >= 12 && string(head[4:8]) == "ftyp":
-		switch brand := string(head[8:12]); {
-		case brand == "avif" || brand == "avis":
-			name = "AVIF"
-		case strings.HasPrefix(brand, "he") || brand == "mif1" || brand == "msf1":
-			name = "HEIC"
+	if len(head) >= 12 && string(head[4:8]) == "ftyp" { // after the size of the box
+		head = head[4:]
+	}
+	for _, f := range []struct{ start, name string }{
+		{"GIF8", "GIF"}, {"II*\x00", "TIFF"}, {"MM\x00*", "TIFF"}, {"BM", "BMP"}, {"\xff\x0a", "JPEG XL"},
+		{"\x00\x00\x00\x0cJXL ", "JPEG XL"}, {"ftypavif", "AVIF"}, {"ftypavis", "AVIF"}, {"ftyphe", "HEIC"},
+		{"ftypmif1", "HEIC"}, {"ftypmsf1", "HEIC"},
+	} {
+		if bytes.HasPrefix(head, []byte(f.start)) {
+			return fmt.Errorf("the format %s is not supported (convert the image to PNG, JPEG or WebP)", f.name)
 		}
 	}
-	if name == "" {
-		return errors.New("not a PNG, JPEG or WebP image")
-	}
-	return fmt.Errorf("the format %s is not supported (convert the image to PNG, JPEG or WebP)", name)
+	return errors.New("not a PNG, JPEG or WebP image")
 }
 
 // inspect reads what the decoders do not report: whether a file has several

@@ -167,9 +167,10 @@ func (r *reading) set(name string, x float64) {
 // twoNumbers matches a size: 64x32, or (64, 32).
 var twoNumbers = regexp.MustCompile(`^\D?(\d+)\D+(\d+)\D?$`)
 
-// settings converts what was read. Since these formats have no standard, it passes over values that it
+// found converts what was read. Since these formats have no standard, it passes over values that it
 // does not understand, as leftovers.
-func (r *reading) settings() (s Settings, found []string) {
+func (r *reading) found() *Found {
+	f := &Found{Source: r.program.source}
 	r.convertGuidance()
 	r.convertSampler()
 	r.convertSize()
@@ -191,21 +192,20 @@ func (r *reading) settings() (s Settings, found []string) {
 			continue
 		}
 		raw := json.RawMessage(value)
-		if _, ok := s.field(name).(*string); ok {
+		if _, ok := f.Settings.field(name).(*string); ok {
 			raw, _ = json.Marshal(value) // a string: cannot fail
 		}
-		t := s
-		if t.readField(name, raw) != nil {
+		if t := f.Settings; t.readField(name, raw) != nil {
 			r.leave(cmp.Or(r.keys[name], name), value)
-			continue
+		} else {
+			f.Settings, f.Fields = t, append(f.Fields, name)
 		}
-		s = t
-		found = append(found, name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.values)) {
 		r.leave(cmp.Or(r.keys[name], name), r.values[name])
 	}
-	return s, found
+	f.NotUsed = r.left
+	return f
 }
 
 // convertGuidance sets the fields of guidance. Programs that know distilled scales have both: the scale of
@@ -276,12 +276,12 @@ func (r *reading) convertSize() {
 	r.leave(r.keys["denoising"], r.take("denoising"))
 }
 
-// parse reads the object of a program. ok is false if it is that of another one.
-func (p *program) parse(members map[string]json.RawMessage) (s Settings, found []string, left []Leftover, ok bool) {
+// parse reads the object of a program, nil for that of another one.
+func (p *program) parse(members map[string]json.RawMessage) *Found {
 	if p.inside != "" {
 		inner, err := parseObject(members[p.inside])
 		if err != nil {
-			return s, nil, nil, false
+			return nil
 		}
 		extra, _ := parseObject(members["sui_extra_data"]) // newer versions have it apart
 		maps.Copy(inner, extra)
@@ -289,7 +289,7 @@ func (p *program) parse(members map[string]json.RawMessage) (s Settings, found [
 	}
 	for _, key := range p.marks {
 		if _, ok := members[key]; !ok {
-			return s, nil, nil, false
+			return nil
 		}
 	}
 	r := newReading(p)
@@ -304,8 +304,7 @@ func (p *program) parse(members map[string]json.RawMessage) (s Settings, found [
 	}
 	r.loras = loraList(r.take("loras"), r.take("weights"))
 	r.cutTags()
-	s, found = r.settings()
-	return s, found, r.left, true
+	return r.found()
 }
 
 // cutTags takes the LoRAs out of the prompt.

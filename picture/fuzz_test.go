@@ -132,12 +132,15 @@ func FuzzParameters(f *testing.F) {
 		"Masked area padding: 32, Expand: \"0,8,0,300\", Paste back: no, Version: gomflux v9")
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ToValidUTF8(text, "?") // as it comes out of chunks
-		s, found, _, ok := parseParameters(text)
-		if ok != (len(found) > 0) || len(s.Prompt) > len(text) {
-			t.Errorf("got %+v, fields %v, %v", s, found, ok)
+		f := parseParameters(text)
+		if f == nil {
+			return
 		}
-		for _, name := range found {
-			if err := s.checkField(name); err != nil {
+		if len(f.Fields) == 0 || len(f.Settings.Prompt) > len(text) {
+			t.Errorf("got %+v", f)
+		}
+		for _, name := range f.Fields {
+			if err := f.Settings.checkField(name); err != nil {
 				t.Error(err)
 			}
 		}
@@ -203,7 +206,7 @@ func FuzzRoundTrip(f *testing.F) {
 			if found.Parameters == "" && format == JPEG && len(prompt)+len(negative)+len(model)+len(generator) > 5000 {
 				continue // the text was too long
 			}
-			p, _, _, ok := parseParameters(found.Parameters)
+			p, ok := parsed(found.Parameters)
 			if !ok || p.Seed != seed || p.Guidance != guidance || p.Steps != 8 || p.Height != 5 || p.Width != 7 {
 				t.Errorf("%v: parameters %q became %+v", format, found.Parameters, p)
 			}

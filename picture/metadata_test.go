@@ -111,13 +111,21 @@ func TestLoRAsInParameters(t *testing.T) {
 		t.Errorf("%q does not end with %q", text, want)
 	}
 	want := []LoRA{{Path: "ink_ wash", Scale: 0.7}, {Path: "b", Scale: -1}}
-	if p, _, _, ok := parseParameters(text); !ok || p.Prompt != "a cat" || p.Generator != s.Generator || !reflect.DeepEqual(p.LoRAs, want) {
+	if p, ok := parsed(text); !ok || p.Prompt != "a cat" || p.Generator != s.Generator || !reflect.DeepEqual(p.LoRAs, want) {
 		t.Errorf("%q became %+v", text, p)
 	}
 	s.Prompt, s.LoRAs = `a <lora:b:1> as text`, nil // which stays text
-	if p, _, _, ok := parseParameters(s.parameters()); !ok || p.Prompt != s.Prompt || p.LoRAs != nil {
+	if p, ok := parsed(s.parameters()); !ok || p.Prompt != s.Prompt || p.LoRAs != nil {
 		t.Errorf("%q became %+v", s.parameters(), p)
 	}
+}
+
+// parsed returns the settings in a parameters text.
+func parsed(text string) (s Settings, ok bool) {
+	if f := parseParameters(text); f != nil {
+		return f.Settings, true
+	}
+	return s, false
 }
 
 func TestInpaintingInParameters(t *testing.T) {
@@ -127,14 +135,14 @@ func TestInpaintingInParameters(t *testing.T) {
 	if text := s.parameters(); !strings.Contains(text, want) {
 		t.Errorf("%q does not contain %q", text, want)
 	}
-	if p, _, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) || p.Mask != nil {
+	if p, ok := parsed(s.parameters()); !ok || !sameInpainting(&p, s) || p.Mask != nil {
 		t.Errorf("%q became %+v", s.parameters(), p)
 	}
 	s.InvertMask, s.MaskBlur, s.MaskCrop, s.ImageStrength, s.Expand, s.NoPasteBack = false, nil, nil, 0, nil, false
 	if text := s.parameters(); !strings.Contains(text, "1,0.6,0.2\", Denoising strength: 1, Model: ") {
 		t.Errorf("%q", text)
 	}
-	if p, _, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) {
+	if p, ok := parsed(s.parameters()); !ok || !sameInpainting(&p, s) {
 		t.Errorf("%q became %+v", s.parameters(), p)
 	}
 	s.Mask = nil
@@ -224,14 +232,14 @@ func TestParseParameters(t *testing.T) {
 			"prompt negative_prompt steps height",
 		},
 	} {
-		got, fields, _, ok := parseParameters(c.text)
-		if !ok || !reflect.DeepEqual(got, c.want) || strings.Join(fields, " ") != c.fields {
-			t.Errorf("%s: got %+v, fields %v, %v", c.name, got, fields, ok)
+		got := parseParameters(c.text)
+		if got == nil || !reflect.DeepEqual(got.Settings, c.want) || strings.Join(got.Fields, " ") != c.fields {
+			t.Errorf("%s: got %+v", c.name, got)
 		}
 	}
 	for _, text := range []string{"", "a cat", "a cat\nSeed: 3, Size: 2x2", "Steps: many",
 		`{"sui_image_params": {"steps": 8, "Steps": "x"}}`, "Steps:\n8"} {
-		if _, _, _, ok := parseParameters(text); ok {
+		if parseParameters(text) != nil {
 			t.Errorf("%q was taken for parameters", text)
 		}
 	}
@@ -254,7 +262,7 @@ func TestGuidanceUnits(t *testing.T) {
 		{0, DistilledCFGScale, "CFG scale: 1, Seed", 1, CFGScale}, // FLUX.1-schnell
 	} {
 		with := Settings{Prompt: "x", Steps: 4, Guidance: c.guidance, GuidanceUnit: DistilledCFGScale, TrueCFGScale: 2.5}
-		if p, _, _, _ := parseParameters(with.parameters()); p.Guidance != c.guidance || p.GuidanceUnit != DistilledCFGScale ||
+		if p, _ := parsed(with.parameters()); p.Guidance != c.guidance || p.GuidanceUnit != DistilledCFGScale ||
 			p.TrueCFGScale != 2.5 || !strings.Contains(with.parameters(), "CFG scale: 2.5, Distilled CFG Scale: ") {
 			t.Errorf("%q: %+v", with.parameters(), p)
 		}
@@ -263,7 +271,7 @@ func TestGuidanceUnits(t *testing.T) {
 		if !strings.Contains(text, "Steps: 4, "+c.text) {
 			t.Errorf("%g %s: %q", c.guidance, c.unit, text)
 		}
-		p, _, _, _ := parseParameters(text)
+		p, _ := parsed(text)
 		if p.Guidance != c.read || p.GuidanceUnit != c.readUnit {
 			t.Errorf("%q: guidance %g %s", text, p.Guidance, p.GuidanceUnit)
 		}

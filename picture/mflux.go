@@ -17,87 +17,78 @@ var mfluxFields = map[string]string{
 	"scheduler": "scheduler", "generation_time_seconds": "seconds",
 }
 
-// isMflux reports whether a JSON object is mflux's metadata.
-func isMflux(members map[string]json.RawMessage) bool {
-	_, ok := members["mflux_version"]
-	return ok
-}
-
 // parseMflux reads mflux's metadata, a flat object in which null means unset. It
 // ignores created_at, which has no time zone.
-func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) {
+func parseMflux(members map[string]json.RawMessage) (*Found, error) {
 	own := map[string]json.RawMessage{}
 	for key, name := range mfluxFields {
 		if raw, ok := members[key]; ok && !isNull(raw) {
 			own[name] = raw
 		}
 	}
-	set := func(name string, value any) {
-		own[name], _ = json.Marshal(value) // consists of strings: cannot fail
-	}
-	version, err := mfluxString(members, "mflux_version")
-	if err != nil {
-		return Settings{}, nil, err
-	}
-	set("generator", "mflux "+version)
-	// the argument of --model, if it was a folder or another repository
-	if path, err := mfluxString(members, "model_path"); err != nil {
-		return Settings{}, nil, err
-	} else if path != "" {
-		set("model", path)
-	}
-	if precision, err := mfluxString(members, "precision"); err != nil {
-		return Settings{}, nil, err
-	} else if precision != "" {
-		set("dtype", strings.TrimPrefix(precision, "mlx.core."))
-	}
-	if err := mfluxWeights(members, set); err != nil {
-		return Settings{}, nil, err
-	}
-	path, err := mfluxString(members, "image_path")
-	if err != nil {
-		return Settings{}, nil, err
-	}
-	mask, err := mfluxString(members, "masked_image_path")
-	if err != nil {
-		return Settings{}, nil, err
-	}
-	var paths []string
-	if raw, ok := members["image_paths"]; ok && !isNull(raw) {
-		if err := json.Unmarshal(raw, &paths); err != nil {
-			return Settings{}, nil, fmt.Errorf("image_paths: expected strings, found %s", show(raw))
+	var version, model, precision, image, mask string
+	var images, loras []string
+	var scales []float64
+	var bits *int
+	for _, m := range []struct {
+		key, want string
+		value     any
+	}{
+		{"mflux_version", "a string", &version}, {"model_path", "a string", &model}, {"precision", "a string", &precision},
+		{"quantize", "a whole number", &bits}, {"lora_paths", "strings", &loras}, {"lora_scales", "numbers", &scales},
+		{"image_path", "a string", &image}, {"masked_image_path", "a string", &mask}, {"image_paths", "strings", &images},
+	} {
+		if raw, ok := members[m.key]; ok && json.Unmarshal(raw, m.value) != nil {
+			return nil, fmt.Errorf("%s: expected %s, found %s", m.key, m.want, show(raw))
 		}
 	}
-	switch {
-	case len(paths) > 0: // an edit; image_path is the first of them
-		var references []SourceImage
-		for _, path := range paths {
-			references = append(references, SourceImage{Path: path})
-		}
-		set("references", references)
-		delete(own, "image_strength") // has no effect on edits
-	case path != "":
-		set("image", SourceImage{Path: path})
-		if mask != "" {
-			set("mask", SourceImage{Path: mask})
-			delete(own, "image_strength")
+	set := func(name string, given bool, value any) {
+		if given {
+			own[name], _ = json.Marshal(value) // consists of strings and finite numbers: cannot fail
 		}
 	}
-	mfluxGuidance(own, set)
-	return readFields(own)
+	set("generator", true, "mflux "+version)
+	set("model", model != "", model) // the argument of --model, if it was a folder or another repository
+	set("dtype", precision != "", strings.TrimPrefix(precision, "mlx.core."))
+	if bits != nil {
+		set("quantize", true, strconv.Itoa(*bits))
+	}
+	var applied []LoRA
+	for i, path := range loras {
+		l := LoRA{Path: path, Scale: 1} // as in mflux, for one without a scale
+		if i < len(scales) {
+			l.Scale = scales[i]
+		}
+		applied = append(applied, l)
+	}
+	set("loras", len(loras) > 0, applied)
+	var references []SourceImage
+	for _, path := range images {
+		references = append(references, SourceImage{Path: path})
+	}
+	edit, start := len(images) > 0, len(images) == 0 && image != "" // of an edit, image is the first reference
+	set("references", edit, references)
+	set("image", start, SourceImage{Path: image})
+	set("mask", start && mask != "", SourceImage{Path: mask})
+	if edit || start && mask != "" {
+		delete(own, "image_strength") // has no effect
+	}
+	mfluxGuidance(own)
+	f := &Found{Source: SourceMflux, NotUsed: mfluxLeft(members)}
+	return f, f.readFields(own)
 }
 
 // mfluxGuidance sets how the guidance scale counts where mflux and diffusers differ: for Krea 2 mflux's counts
 // from 1, and for Z-Image it is off up to 1 and counts from 0 above.
-func mfluxGuidance(own map[string]json.RawMessage, set func(name string, value any)) {
+func mfluxGuidance(own map[string]json.RawMessage) {
 	var scale float64
 	model := strings.ToLower(string(own["model"]))
 	switch {
 	case json.Unmarshal(own["guidance"], &scale) != nil:
 	case strings.Contains(model, "krea-2") || strings.Contains(model, "krea2"):
-		set("guidance_unit", CFGScale)
+		own["guidance_unit"] = json.RawMessage(strconv.Quote(string(CFGScale)))
 	case (strings.Contains(model, "z-image") || strings.Contains(model, "zimage")) && scale <= 1:
-		set("guidance", 0)
+		own["guidance"] = json.RawMessage("0")
 	}
 }
 
@@ -111,49 +102,4 @@ func mfluxLeft(members map[string]json.RawMessage) []Leftover {
 		}
 	}
 	return r.left
-}
-
-// mfluxString returns the string under a key, "" if it is missing or null.
-func mfluxString(members map[string]json.RawMessage, key string) (string, error) {
-	raw, ok := members[key]
-	if !ok || isNull(raw) {
-		return "", nil
-	}
-	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return "", fmt.Errorf("%s: expected a string, found %s", key, show(raw))
-	}
-	return s, nil
-}
-
-// mfluxWeights reads quantization and LoRAs. A LoRA without a scale has scale 1 in
-// mflux.
-func mfluxWeights(members map[string]json.RawMessage, set func(name string, value any)) error {
-	var bits *int
-	if raw, ok := members["quantize"]; ok && json.Unmarshal(raw, &bits) != nil {
-		return fmt.Errorf("quantize: expected a whole number, found %s", show(raw))
-	}
-	if bits != nil {
-		set("quantize", strconv.Itoa(*bits))
-	}
-	var paths []string
-	if raw, ok := members["lora_paths"]; ok && json.Unmarshal(raw, &paths) != nil {
-		return fmt.Errorf("lora_paths: expected strings, found %s", show(raw))
-	}
-	var scales []float64
-	if raw, ok := members["lora_scales"]; ok && json.Unmarshal(raw, &scales) != nil {
-		return fmt.Errorf("lora_scales: expected numbers, found %s", show(raw))
-	}
-	var loras []LoRA
-	for i, path := range paths {
-		l := LoRA{Path: path, Scale: 1}
-		if i < len(scales) {
-			l.Scale = scales[i]
-		}
-		loras = append(loras, l)
-	}
-	if len(loras) > 0 {
-		set("loras", loras)
-	}
-	return nil
 }

@@ -47,7 +47,7 @@ func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 			return convert(full.Y[full.YOffset(x, y)], full.Cb[ci], full.Cr[ci])
 		}
 	case *image.NYCbCrA, *image.NRGBA, *image.Paletted:
-		at := straight(src, format)
+		at := straight(src)
 		return func(x, y int) (r, g, b uint8) { return overWhite(at(x, y)) }
 	case *image.NRGBA64:
 		return func(x, y int) (r, g, b uint8) {

@@ -30,19 +30,11 @@ func (s *Settings) parameters() string {
 		b.WriteString(s.sampler())
 	}
 	fmt.Fprintf(&b, "%s, Seed: %d, Size: %dx%d", s.guidance(), s.Seed, s.Width, s.Height)
-	if v := s.GuidanceInterval; len(v) == 2 {
-		b.WriteString(", Guidance interval: " + quoteValue(fmt.Sprintf("%g,%g", v[0], v[1])))
-	}
-	for _, v := range s.boundsCFG() {
-		if *v.value != 0 {
-			fmt.Fprintf(&b, ", %s: %g", v.label, *v.value)
+	for _, own := range ownLabels {
+		raw, _ := json.Marshal(s.field(own.field)) // a string or finite numbers: cannot fail
+		if value := strings.Trim(jsonText(raw), "[]"); value != "" && value != "0" && value != "null" {
+			b.WriteString(", " + own.label + ": " + quoteValue(value))
 		}
-	}
-	if s.StepCache != "" {
-		b.WriteString(", Step cache: " + quoteValue(s.StepCache))
-	}
-	if s.Sigmas != nil {
-		b.WriteString(", Sigmas: " + quoteValue(strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Sigmas), " ", ","), "[]")))
 	}
 	b.WriteString(s.inpainting())
 	if s.Model != "" {
@@ -55,16 +47,11 @@ func (s *Settings) parameters() string {
 	return b.String()
 }
 
-// boundsCFG returns settings of gomflux, by their labels in the text.
-func (s *Settings) boundsCFG() []bound {
-	return []bound{
-		{"CFG normalization", "cfg_normalization", &s.CFGNormalization}, {"CFG truncation", "cfg_truncation", &s.CFGTruncation},
-	}
-}
-
-type bound struct {
-	label, field string
-	value        *float64
+// ownLabels are the labels in the text of settings that other programs do not have: numbers, words, and lists of
+// numbers, which are written without brackets.
+var ownLabels = []struct{ label, field string }{
+	{"Guidance interval", "guidance_interval"}, {"CFG normalization", "cfg_normalization"}, {"CFG truncation", "cfg_truncation"},
+	{"Step cache", "step_cache"}, {"Sigmas", "sigmas"},
 }
 
 // sampler returns the scheduler as other programs name it, if they have it.
@@ -249,12 +236,11 @@ func cutValue(text string) (value, rest string) {
 // settingName matches the names in a settings line. Others are from within values.
 var settingName = regexp.MustCompile(`^\w[\w \-/]+$`)
 
-// parseParameters parses a parameters text of any program. ok is false if the text is not a parameters
-// text.
-func parseParameters(text string) (s Settings, found []string, left []Leftover, ok bool) {
+// parseParameters parses a parameters text of any program, nil for another text.
+func parseParameters(text string) *Found {
 	prompt, negative, pairs, ok := splitParameters(text)
 	if !ok {
-		return Settings{}, nil, nil, false
+		return nil
 	}
 	r := newReading(parametersProgram)
 	for _, key := range slices.Sorted(maps.Keys(pairs)) {
@@ -268,18 +254,17 @@ func parseParameters(text string) (s Settings, found []string, left []Leftover, 
 	own := strings.HasPrefix(pairs["Version"], "gomflux ") // other programs have other names
 	parseInpainting(pairs, r.values, own)
 	if own {
-		r.values["step_cache"] = pairs["Step cache"]
-		for _, v := range s.boundsCFG() {
-			r.values[v.field] = pairs[v.label]
-		}
-		for field, v := range map[string]string{"guidance_interval": pairs["Guidance interval"], "sigmas": pairs["Sigmas"]} {
-			if v != "" {
-				r.values[field] = "[" + v + "]"
+		for _, own := range ownLabels {
+			value := pairs[own.label]
+			if _, list := new(Settings).field(own.field).(*[]float64); list && value != "" {
+				value = "[" + value + "]"
 			}
+			r.values[own.field] = value
 		}
 	}
-	s, found = r.settings()
-	return s, found, r.left, true
+	f := r.found()
+	f.Parameters = text
+	return f
 }
 
 // readHashes reads the LoRAs that the prompt does not name, "name: value, name: value": with their scales

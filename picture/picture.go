@@ -43,13 +43,8 @@ const (
 )
 
 func (f Format) String() string {
-	switch f {
-	case PNG:
-		return "PNG"
-	case JPEG:
-		return "JPEG"
-	case WebP:
-		return "WebP"
+	if r, ok := readers[f]; ok {
+		return r.name
 	}
 	return fmt.Sprintf("Format(%d)", int(f))
 }

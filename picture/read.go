@@ -83,17 +83,11 @@ func ReadSettings(r io.Reader) (*Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	var t texts
-	switch format {
-	case PNG:
-		t, err = pngTexts(data)
-	case JPEG:
-		t, err = jpegTexts(data)
-	case WebP:
-		t, err = webpTexts(data)
-	default:
+	reader, ok := readers[format]
+	if !ok {
 		return parseSidecar(data)
 	}
+	t, err := reader.texts(data)
 	if err != nil {
 		return nil, damaged(format, err)
 	}
@@ -103,7 +97,7 @@ func ReadSettings(r io.Reader) (*Found, error) {
 	}
 	f.Format = format
 	// do not fail if only the size cannot be read
-	if config, err := decoders[format].config(bytes.NewReader(data)); err == nil {
+	if config, err := reader.config(bytes.NewReader(data)); err == nil {
 		f.Width, f.Height = config.Width, config.Height
 	}
 	return f, nil
@@ -156,50 +150,24 @@ func (t *texts) objects() (all []string) {
 }
 
 func (t texts) parse() (*Found, error) {
-	f := &Found{}
-	var s Settings
-	var fields []string
-	var left []Leftover
-	ok := false
+	var parameters *Found
 	for _, text := range []string{t.parameters, t.comment, t.description} {
-		if s, fields, left, ok = parseParameters(text); ok {
-			f.Parameters = text
+		if parameters = parseParameters(text); parameters != nil {
 			break
 		}
 	}
-	if t.settings == nil && strings.HasPrefix(t.description, commentStart) {
-		members, err := parseObject([]byte(t.description))
-		if err != nil {
-			return nil, err
-		}
-		t.settings = members["gomflux"]
+	f, err := t.parseObjects()
+	switch {
+	case err != nil:
+		return nil, err
+	case parameters == nil && f == nil:
+		f = parseComfy(t.chunks["prompt"])
+	case parameters != nil && f == nil:
+		f = parameters
+	case parameters != nil:
+		f.Parameters = parameters.Parameters
 	}
-	if t.settings != nil {
-		return f.gomflux(t.settings)
-	}
-	for _, text := range t.objects() {
-		members, err := parseObject([]byte(text))
-		if err != nil {
-			continue // it may be another program's
-		}
-		if isMflux(members) {
-			return f.mflux([]byte(text), members)
-		}
-		if f.program([]byte(text), members) {
-			return f, nil
-		}
-	}
-	if ok {
-		f.Settings, f.Fields, f.NotUsed, f.Source = s, fields, left, SourceParameters
-		return f, nil
-	}
-	prompt := t.chunks["prompt"]
-	if f.Settings, f.Fields, f.NotUsed, ok = parseComfy(prompt); ok {
-		f.Source = SourceComfyUI
-		f.JSON = nan.ReplaceAll([]byte(prompt), []byte("null"))
-		if json.Valid([]byte(prompt)) {
-			f.JSON = json.RawMessage(prompt)
-		}
+	if f != nil {
 		return f, nil
 	}
 	if w := t.chunks["workflow"]; strings.Contains(w, `"nodes"`) && strings.Contains(w, `"links"`) {
@@ -208,33 +176,45 @@ func (t texts) parse() (*Found, error) {
 	return nil, ErrNoSettings
 }
 
-// program reads the JSON of another program, and reports whether it is that.
-func (f *Found) program(object []byte, members map[string]json.RawMessage) bool {
-	for _, p := range programs {
-		s, fields, left, ok := p.parse(members)
-		if ok {
-			f.Settings, f.Fields, f.NotUsed, f.Source, f.JSON = s, fields, left, p.source, object
-			return true
+// parseObjects reads the JSON of gomflux or of another program, nil without any.
+func (t texts) parseObjects() (*Found, error) {
+	if t.settings == nil && strings.HasPrefix(t.description, commentStart) {
+		members, err := parseObject([]byte(t.description))
+		if err != nil {
+			return nil, err
+		}
+		t.settings = members["gomflux"]
+	}
+	if t.settings != nil {
+		return parseSettings(t.settings)
+	}
+	for _, text := range t.objects() {
+		members, err := parseObject([]byte(text))
+		if err != nil {
+			continue // it may be another program's
+		}
+		if f, err := parseForeign([]byte(text), members); f != nil || err != nil {
+			return f, err
 		}
 	}
-	return false
+	return nil, nil
 }
 
-func (f *Found) gomflux(object []byte) (*Found, error) {
-	var err error
-	if f.Settings, f.Fields, err = parseSettings(object); err != nil {
-		return nil, fmt.Errorf("settings: %w", err)
+// parseForeign reads the JSON object of another program, nil for that of none.
+func parseForeign(object []byte, members map[string]json.RawMessage) (f *Found, err error) {
+	if members["mflux_version"] != nil {
+		if f, err = parseMflux(members); err != nil {
+			return nil, fmt.Errorf("settings of mflux: %w", err)
+		}
 	}
-	f.Source, f.JSON = SourceGomflux, object
-	return f, nil
-}
-
-func (f *Found) mflux(object []byte, members map[string]json.RawMessage) (*Found, error) {
-	var err error
-	if f.Settings, f.Fields, err = parseMflux(members); err != nil {
-		return nil, fmt.Errorf("settings of mflux: %w", err)
+	for _, p := range programs {
+		if f == nil {
+			f = p.parse(members)
+		}
 	}
-	f.Source, f.JSON, f.NotUsed = SourceMflux, object, mfluxLeft(members)
+	if f != nil {
+		f.JSON = object
+	}
 	return f, nil
 }
 
@@ -244,23 +224,18 @@ func parseSidecar(data []byte) (*Found, error) {
 	if err != nil {
 		return nil, err
 	}
+	data = bytes.TrimSpace(data)
 	members, err := parseObject(data)
 	if err != nil {
 		return nil, err
 	}
-	f := &Found{}
 	if object, ok := members["gomflux"]; ok {
-		return f.gomflux(object)
+		return parseSettings(object)
 	}
-	if isMflux(members) {
-		return f.mflux(bytes.TrimSpace(data), members)
+	if f, err := parseForeign(data, members); f != nil || err != nil {
+		return f, err
 	}
-	if f.program(bytes.TrimSpace(data), members) {
-		return f, nil
-	}
-	var ok bool
-	if f.Settings, f.Fields, f.NotUsed, ok = parseComfy(string(data)); ok {
-		f.Source, f.JSON = SourceComfyUI, bytes.TrimSpace(data)
+	if f := parseComfy(string(data)); f != nil {
 		return f, nil
 	}
 	return nil, fmt.Errorf("%w (expected the key gomflux or mflux_version, or the settings of another program)", ErrNoSettings)

@@ -2,6 +2,8 @@ package picture
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -400,12 +402,8 @@ func checkString(name, value string, limit int) error {
 }
 
 func isSHA256(h string) bool {
-	for _, c := range []byte(h) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return len(h) == 64
+	data, err := hex.DecodeString(h)
+	return err == nil && len(data) == sha256.Size && h == strings.ToLower(h)
 }
 
 // marshal checks the settings and returns them as JSON, indented by indent.
@@ -419,18 +417,13 @@ func (s *Settings) marshal(indent string) ([]byte, error) {
 	return plainjson.Marshal(t, indent)
 }
 
-// wrapped is the JSON of sidecar files and JPEG comments.
-type wrapped struct {
-	Gomflux json.RawMessage `json:"gomflux"`
-}
-
-// wrap returns the settings as the JSON of wrapped, indented by indent.
+// wrap returns the JSON of sidecar files and JPEG comments, indented by indent.
 func (s *Settings) wrap(indent string) ([]byte, error) {
 	object, err := s.marshal("")
 	if err != nil {
 		return nil, err
 	}
-	text, err := plainjson.Marshal(wrapped{object}, indent)
+	text, err := plainjson.Marshal(map[string]json.RawMessage{"gomflux": object}, indent)
 	if err != nil {
 		return nil, fmt.Errorf("settings: %w", err)
 	}
@@ -450,34 +443,33 @@ func EncodeSettings(w io.Writer, s *Settings) error {
 	return nil
 }
 
-// parseSettings parses the JSON object that marshal writes. It returns the settings
-// and the names of the fields in the object.
-func parseSettings(text []byte) (Settings, []string, error) {
+// parseSettings parses the JSON object that marshal writes.
+func parseSettings(text []byte) (*Found, error) {
+	f := &Found{Source: SourceGomflux, JSON: text}
 	members, err := parseObject(text)
+	if err == nil && members["version"] == nil {
+		err = errors.New("version is missing")
+	}
+	if err == nil {
+		err = f.readFields(members)
+	}
 	if err != nil {
-		return Settings{}, nil, err
+		return nil, fmt.Errorf("settings: %w", err)
 	}
-	if _, ok := members["version"]; !ok {
-		return Settings{}, nil, errors.New("version is missing")
-	}
-	return readFields(members)
+	return f, nil
 }
 
 // readFields reads the members that are fields of Settings and ignores others.
-func readFields(members map[string]json.RawMessage) (Settings, []string, error) {
-	var s Settings
-	var found []string
+func (f *Found) readFields(members map[string]json.RawMessage) error {
 	for _, name := range settingsFields {
-		raw, ok := members[name]
-		if !ok {
-			continue
+		if raw, ok := members[name]; ok {
+			if err := f.Settings.readField(name, raw); err != nil {
+				return err
+			}
+			f.Fields = append(f.Fields, name)
 		}
-		if err := s.readField(name, raw); err != nil {
-			return Settings{}, nil, err
-		}
-		found = append(found, name)
 	}
-	return s, found, nil
+	return nil
 }
 
 func (s *Settings) readField(name string, raw json.RawMessage) error {

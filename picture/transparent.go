@@ -18,25 +18,9 @@ func Transparent(img image.Image) *image.NRGBA {
 	if m, ok := img.(*image.NRGBA); ok {
 		return m
 	}
-	return transparent(img, JPEG)
-}
-
-// onWhite returns an image with transparent pixels blended with white, and others unchanged.
-func onWhite(img image.Image) image.Image {
-	if Transparent(img) == nil {
-		return img
-	}
-	return Opaque(img)
-}
-
-// transparent is Transparent for the image of a format's decoder.
-func transparent(src image.Image, format Format) *image.NRGBA {
-	if m, ok := src.(interface{ Opaque() bool }); ok && m.Opaque() {
-		return nil
-	}
-	r := src.Bounds()
+	r := img.Bounds()
 	dst := image.NewNRGBA(image.Rect(0, 0, r.Dx(), r.Dy()))
-	at := straight(src, format)
+	at := straight(img)
 	least := uint8(255)
 	i := 0
 	for y := r.Min.Y; y < r.Max.Y; y++ {
@@ -53,9 +37,17 @@ func transparent(src image.Image, format Format) *image.NRGBA {
 	return dst
 }
 
+// onWhite returns an image with transparent pixels blended with white, and others unchanged.
+func onWhite(img image.Image) image.Image {
+	if Transparent(img) == nil {
+		return img
+	}
+	return Opaque(img)
+}
+
 // straight returns a function that reads a pixel of an image, with colours that are not multiplied
 // by alpha.
-func straight(src image.Image, format Format) func(x, y int) (r, g, b, a uint8) {
+func straight(src image.Image) func(x, y int) (r, g, b, a uint8) {
 	switch m := src.(type) {
 	case *image.NYCbCrA: // only WebP has them
 		under := pixels(&m.YCbCr, WebP)

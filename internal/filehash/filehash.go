@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"hash"
 	"io"
 	"os"
 
@@ -26,21 +25,23 @@ func SHA256(ctx context.Context, path string) (string, error) {
 // Sum is SHA256 of all that r has.
 func Sum(ctx context.Context, r io.Reader) (string, error) {
 	sum := sha256.New()
-	if _, err := io.Copy(untilDone{ctx, sum}, r); err != nil {
+	if _, err := io.Copy(sum, Reader(ctx, r)); err != nil {
 		return "", oserr.Bare(err)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// untilDone is a hash that fails when a context is cancelled.
-type untilDone struct {
+// Reader returns a reader of r that fails when the context is cancelled, with its cause.
+func Reader(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
+
+type contextReader struct {
 	ctx context.Context
-	hash.Hash
+	r   io.Reader
 }
 
-func (w untilDone) Write(p []byte) (int, error) {
-	if w.ctx.Err() != nil {
-		return 0, context.Cause(w.ctx)
+func (c contextReader) Read(b []byte) (int, error) {
+	if c.ctx.Err() != nil {
+		return 0, context.Cause(c.ctx)
 	}
-	return w.Hash.Write(p)
+	return c.r.Read(b)
 }

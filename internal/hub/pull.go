@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/units"
 )
@@ -141,7 +143,7 @@ func (p *Plan) removeDamaged(ctx context.Context, f File) error {
 		if err != nil {
 			continue
 		}
-		err = f.check(readerWith(ctx, file))
+		err = f.check(filehash.Reader(ctx, file))
 		file.Close()
 		var corrupt *corruptError
 		if errors.As(err, &corrupt) {
@@ -240,21 +242,18 @@ func (s *pullState) progress() Progress {
 // every calls f at regular intervals, from a goroutine of its own, until the
 // context is cancelled. The returned function waits for the goroutine to end.
 func every(ctx context.Context, interval time.Duration, f func()) (wait func()) {
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
-		for {
+	var running sync.WaitGroup
+	running.Go(func() {
+		for tick := time.Tick(interval); ; {
 			select {
-			case <-tick.C:
+			case <-tick:
 				f()
 			case <-ctx.Done():
 				return
 			}
 		}
-	}()
-	return func() { <-stopped }
+	})
+	return running.Wait
 }
 
 // fetchAll downloads the missing files of a plan, several at a time. The first
@@ -390,10 +389,7 @@ func makeEntry(entry, target, blob string, move bool) error {
 			return err
 		}
 		_, err = io.Copy(out, in)
-		if e := out.Close(); err == nil {
-			err = e
-		}
-		if err != nil {
+		if err = cmp.Or(err, out.Close()); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1"
 	"crypto/sha256"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
@@ -118,11 +120,7 @@ func (d *download) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if closing := d.out.Close(); err == nil {
-			err = closing
-		}
-	}()
+	defer func() { err = cmp.Or(err, d.out.Close()) }()
 	if err := d.out.Truncate(d.file.Size); err != nil {
 		return err
 	}
@@ -131,7 +129,7 @@ func (d *download) run(ctx context.Context) (err error) {
 		if err := d.fill(ctx); err != nil {
 			return err
 		}
-		err := d.file.check(readerWith(ctx, io.NewSectionReader(d.out, 0, d.file.Size)))
+		err := d.file.check(filehash.Reader(ctx, io.NewSectionReader(d.out, 0, d.file.Size)))
 		var corrupt *corruptError
 		switch {
 		case err == nil:
@@ -197,9 +195,7 @@ func (d *download) fill(ctx context.Context) (err error) {
 	defer func() {
 		cancel(nil)
 		stop()
-		if e := d.record(); err == nil {
-			err = e
-		}
+		err = cmp.Or(err, d.record())
 	}()
 	for {
 		rest := d.missing(first)
@@ -417,21 +413,6 @@ func parseContentRange(header string) (begin, end, size int64, err error) {
 		return 0, 0, 0, fmt.Errorf("the server sent the impossible Content-Range %.80q", header)
 	}
 	return begin, end, size, nil
-}
-
-// readerWith returns a reader of r that fails when the context is cancelled.
-func readerWith(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
-
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c contextReader) Read(b []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		return 0, context.Cause(c.ctx)
-	}
-	return c.r.Read(b)
 }
 
 // sizeIs reports whether path is a regular file of that size. It follows

@@ -158,30 +158,30 @@ func (t *Terminal) encode(picture image.Image, f extent, id uint32) (string, err
 		draw.CatmullRom.Scale(scaled, scaled.Bounds(), picture, picture.Bounds(), draw.Src, nil)
 	}
 	var b bytes.Buffer
-	var err error
-	switch t.protocol {
-	case Kitty:
-		err = encodeKitty(&b, scaled, f, t.cell() != image.Point{}, id)
-	case ITerm2:
-		err = encodeITerm2(&b, scaled, f)
-	case Sixel:
-		err = encodeSixel(&b, scaled, t.answers.colors)
+	if t.protocol == Sixel {
+		err := encodeSixel(&b, scaled, t.answers.colors)
+		return b.String(), err
 	}
-	return b.String(), err
+	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
+	if err := encoder.Encode(&b, scaled); err != nil {
+		return "", err
+	}
+	data := base64.StdEncoding.EncodeToString(b.Bytes())
+	if t.protocol == ITerm2 {
+		return fmt.Sprintf("\x1b]1337;File=inline=1;size=%d;width=%d;height=%d;preserveAspectRatio=1:%s\a",
+			b.Len(), f.cols, f.rows, data), nil
+	}
+	return kittySequences(data, f, t.cell() != image.Point{}, id), nil
 }
 
 // kittyChunk is the largest number of data bytes in a sequence of kitty's.
 const kittyChunk = 4096
 
-// encodeKitty specifies the size in cells only if the cell's size in pixels is
-// unknown, since whole cells change the aspect ratio. It requests no answers (q)
+// kittySequences specify the size in cells only if the cell's size in pixels is
+// unknown, since whole cells change the aspect ratio. They request no answers (q)
 // and no movement of the cursor (C).
-func encodeKitty(w io.Writer, picture image.Image, f extent, knownCell bool, id uint32) error {
-	file, err := encodePNG(picture)
-	if err != nil {
-		return err
-	}
-	data := base64.StdEncoding.EncodeToString(file)
+func kittySequences(data string, f extent, knownCell bool, id uint32) string {
+	var b strings.Builder
 	keys := "a=T,f=100,q=2,C=1"
 	if id != 0 {
 		keys += fmt.Sprintf(",i=%d,p=1", id)
@@ -190,13 +190,11 @@ func encodeKitty(w io.Writer, picture image.Image, f extent, knownCell bool, id 
 		keys += fmt.Sprintf(",c=%d,r=%d", f.cols, f.rows)
 	}
 	for len(data) > kittyChunk {
-		if _, err := fmt.Fprintf(w, "\x1b_G%s,m=1;%s\x1b\\", keys, data[:kittyChunk]); err != nil {
-			return err
-		}
+		fmt.Fprintf(&b, "\x1b_G%s,m=1;%s\x1b\\", keys, data[:kittyChunk])
 		keys, data = "q=2", data[kittyChunk:]
 	}
-	_, err = fmt.Fprintf(w, "\x1b_G%s,m=0;%s\x1b\\", keys, data)
-	return err
+	fmt.Fprintf(&b, "\x1b_G%s,m=0;%s\x1b\\", keys, data)
+	return b.String()
 }
 
 // forget removes a kitty image from the screen and from the terminal's memory. With
@@ -213,16 +211,6 @@ func (t *Terminal) forget(id uint32) string {
 func randomID() func() uint32 {
 	id := rand.Uint32N(1<<31) + 1
 	return func() uint32 { id++; return id }
-}
-
-func encodeITerm2(w io.Writer, picture image.Image, f extent) error {
-	file, err := encodePNG(picture)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "\x1b]1337;File=inline=1;size=%d;width=%d;height=%d;preserveAspectRatio=1:%s\a",
-		len(file), f.cols, f.rows, base64.StdEncoding.EncodeToString(file))
-	return err
 }
 
 // encodeSixel uses as many colours as the terminal has registers, 256 if the number
@@ -254,11 +242,4 @@ func widen(v uint32) uint8 {
 		return 255
 	}
 	return uint8(v)
-}
-
-func encodePNG(picture image.Image) ([]byte, error) {
-	var b bytes.Buffer
-	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
-	err := encoder.Encode(&b, picture)
-	return b.Bytes(), err
 }

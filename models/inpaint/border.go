@@ -111,9 +111,7 @@ func (in *Input) expand() error {
 	in.Photo = in.Photo.Add(image.Pt(in.Expand.Left, in.Expand.Top))
 	in.Image = padded(in.Image, canvas, in.Photo)
 	mask := image.NewGray(canvas)
-	for i := range mask.Pix {
-		mask.Pix[i] = 255
-	}
+	fill(mask.Pix, 255)
 	for y := range photo.Y {
 		inside := mask.Pix[mask.PixOffset(in.Photo.Min.X, in.Photo.Min.Y+y):][:photo.X]
 		clear(inside)

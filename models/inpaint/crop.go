@@ -51,27 +51,28 @@ func covering(img, size image.Point) (scaled, at image.Point) {
 	return scaled, image.Pt(scaled.X/2-size.X/2, scaled.Y/2-size.Y/2)
 }
 
-// filled returns an image of a size with a fitted image in its centre, and fills the rest with the
-// edges of that (VaeImageProcessor._resize_and_fill in diffusers).
-func filled(img *image.RGBA, size image.Point) *image.RGBA {
-	w, h := img.Rect.Dx(), img.Rect.Dy()
+// filled returns the pixels of an image of a size with a fitted image in its centre, whose rows are stride bytes apart,
+// and fills the rest with the edges of that (VaeImageProcessor._resize_and_fill in diffusers). Pixels have one byte, or
+// four.
+func filled(pix []uint8, stride, bytes int, fitted, size image.Point) []uint8 {
+	w, h := fitted.X, fitted.Y
 	left, top := size.X/2-w/2, size.Y/2-h/2
-	out := image.NewRGBA(image.Rectangle{Max: size})
+	out, line := make([]uint8, bytes*size.X*size.Y), bytes*size.X
 	for y := range h {
-		copy(out.Pix[out.PixOffset(left, top+y):], img.Pix[y*img.Stride:][:4*w])
+		copy(out[(top+y)*line+bytes*left:], pix[y*stride:][:bytes*w])
 	}
 	for y := range size.Y {
 		if edge := min(max(y, top), top+h-1); edge != y {
 			next := edge + inward(y < edge, h)
-			extrapolate(out.Pix[y*out.Stride:][:4*w], out.Pix[edge*out.Stride:], out.Pix[next*out.Stride:])
+			extrapolate(out[y*line:][:line], out[edge*line:], out[next*line:])
 		}
 	}
 	for x := range size.X {
 		if edge := min(max(x, left), left+w-1); edge != x {
 			next := edge + inward(x < edge, w)
 			for y := range size.Y {
-				at := out.Pix[y*out.Stride:]
-				extrapolate(at[4*x:4*x+4], at[4*edge:], at[4*next:])
+				at := out[y*line:]
+				extrapolate(at[bytes*x:bytes*(x+1)], at[bytes*edge:], at[bytes*next:])
 			}
 		}
 	}
@@ -91,13 +92,10 @@ func inward(first bool, n int) int {
 	return -1
 }
 
-// extrapolate sets pixels to 9/8 of those of an edge less 1/8 of those next to it: the weights of
+// extrapolate sets values to 9/8 of those of an edge less 1/8 of those next to it: the weights of
 // Pillow's bicubic filter half a pixel outside of an image, which diffusers fills with.
 func extrapolate(dst, edge, next []uint8) {
-	for i := 0; i < len(dst); i += 4 {
-		for k := range 3 {
-			dst[i+k] = uint8(min(max((9*int(edge[i+k])-int(next[i+k])+4)>>3, 0), 255))
-		}
-		dst[i+3] = 255
+	for i := range dst {
+		dst[i] = uint8(min(max((9*int(edge[i])-int(next[i])+4)>>3, 0), 255))
 	}
 }

@@ -31,7 +31,7 @@ func newField(mask *image.Gray, part image.Rectangle, limit int) *field {
 	most := uint16(limit)
 	above := make([]uint16, f.width)
 	if part.Min.Y == mask.Rect.Min.Y {
-		fillWith(above, most)
+		fill(above, most)
 	}
 	for y := range f.height {
 		d := f.row(f.d, y)
@@ -44,7 +44,7 @@ func newField(mask *image.Gray, part image.Rectangle, limit int) *field {
 	}
 	below := make([]uint16, f.width)
 	if part.Max.Y == mask.Rect.Max.Y {
-		fillWith(below, most)
+		fill(below, most)
 	}
 	roots := squareRoots(limit)
 	e := envelope{limit: limit, first: part.Min.X > mask.Rect.Min.X, last: part.Max.X < mask.Rect.Max.X}
@@ -59,12 +59,6 @@ func newField(mask *image.Gray, part image.Rectangle, limit int) *field {
 		e.along(d, roots)
 	}
 	return f
-}
-
-func fillWith(values []uint16, v uint16) {
-	for i := range values {
-		values[i] = v
-	}
 }
 
 // row returns the values of a row of a field.
@@ -125,7 +119,7 @@ func (e *envelope) run(d, roots []uint16, before, after bool) {
 		e.add(len(d), 0, len(d))
 	}
 	if len(e.sites) == 0 {
-		fillWith(d, full)
+		fill(d, full)
 		return
 	}
 	k := len(e.sites) - 1

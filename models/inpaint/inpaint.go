@@ -161,7 +161,9 @@ func (in *Input) At(width, height int) (*image.RGBA, *image.Gray) {
 			fit := fitted(region.Size(), size)
 			img = resample.Lanczos.RGBA(img.SubImage(region).(*image.RGBA), fit.X, fit.Y)
 			mask = resample.Lanczos.Gray(mask.SubImage(region).(*image.Gray), fit.X, fit.Y)
-			img, mask = filled(img, size), firstChannel(filled(rgbaOf(mask), size))
+			whole := image.Rectangle{Max: size}
+			img = &image.RGBA{Pix: filled(img.Pix, img.Stride, 4, fit, size), Stride: 4 * width, Rect: whole}
+			mask = &image.Gray{Pix: filled(mask.Pix, mask.Stride, 1, fit, size), Stride: width, Rect: whole}
 		} else {
 			if in.given != nil { // once, as diffusers does
 				mask = in.given

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"image"
 	"image/color"
+	"image/draw"
 	"image/jpeg"
 	"image/png"
 	"strings"
@@ -149,7 +150,7 @@ func TestFull(t *testing.T) {
 		full  bool
 	}{{255, true}, {250, true}, {128, true}, {127, false}, {0, false}} {
 		mask := image.NewGray(image.Rect(0, 0, 30, 20))
-		whiten(mask.Pix)
+		fill(mask.Pix, 255)
 		mask.Pix[70] = c.least
 		if in := newInput(t, rgbaOf(mask), mask, Options{}); in.Full() != c.full {
 			t.Errorf("least value %d: full %v", c.least, in.Full())
@@ -188,7 +189,7 @@ func TestErrors(t *testing.T) {
 	mask := image.NewGray(photo.Rect)
 	drawRect(mask, image.Rect(10, 10, 20, 20))
 	white, black := image.NewGray(photo.Rect), image.NewGray(photo.Rect)
-	whiten(white.Pix)
+	fill(white.Pix, 255)
 	red := rgbaOf(mask)
 	red.SetRGBA(15, 12, color.RGBA{250, 10, 10, 255})
 	for _, c := range []struct {
@@ -251,4 +252,11 @@ func TestMaskIsResizedOnce(t *testing.T) {
 			t.Error("a mask that is resized twice is the same at all sizes")
 		}
 	}
+}
+
+// rgbaOf returns a mask as an image that starts at 0, 0.
+func rgbaOf(mask *image.Gray) *image.RGBA {
+	img := image.NewRGBA(mask.Rect.Sub(mask.Rect.Min))
+	draw.Draw(img, img.Rect, mask, mask.Rect.Min, draw.Src)
+	return img
 }

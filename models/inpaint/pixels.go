@@ -23,54 +23,35 @@ func copyGray(mask *image.Gray) *image.Gray {
 	return out
 }
 
-// rgbaOf returns a mask as an image that starts at 0, 0.
-func rgbaOf(mask *image.Gray) *image.RGBA {
-	img := image.NewRGBA(mask.Rect.Sub(mask.Rect.Min))
-	for y := range img.Rect.Dy() {
-		to := img.Pix[y*img.Stride:]
-		for x, v := range row(mask, y) {
-			p := to[4*x : 4*x+4 : 4*x+4]
-			p[0], p[1], p[2], p[3] = v, v, v, 255
-		}
-	}
-	return img
-}
-
-// firstChannel returns the first channel of an image, the inverse of rgbaOf.
-func firstChannel(img *image.RGBA) *image.Gray {
-	gray := image.NewGray(img.Rect.Sub(img.Rect.Min))
-	for y := range gray.Rect.Dy() {
-		to, from := row(gray, y), img.Pix[y*img.Stride:]
-		for x := range to {
-			to[x] = from[4*x]
-		}
-	}
-	return gray
-}
-
 // threshold makes a mask black and white at one half.
 func threshold(mask *image.Gray) *image.Gray {
+	return mapped(mask, func(v uint8) uint8 {
+		if v >= half {
+			return 255
+		}
+		return 0
+	})
+}
+
+func inverted(mask *image.Gray) *image.Gray { return mapped(mask, func(v uint8) uint8 { return ^v }) }
+
+// mapped returns a mask with another value for each.
+func mapped(mask *image.Gray, f func(v uint8) uint8) *image.Gray {
 	out := image.NewGray(mask.Rect)
 	for y := range out.Rect.Dy() {
 		to := row(out, y)
 		for x, v := range row(mask, y) {
-			if v >= half {
-				to[x] = 255
-			}
+			to[x] = f(v)
 		}
 	}
 	return out
 }
 
-func inverted(mask *image.Gray) *image.Gray {
-	out := image.NewGray(mask.Rect)
-	for y := range out.Rect.Dy() {
-		to := row(out, y)
-		for x, v := range row(mask, y) {
-			to[x] = ^v
-		}
+// fill sets all values.
+func fill[T any](values []T, v T) {
+	for i := range values {
+		values[i] = v
 	}
-	return out
 }
 
 // bounds returns the smallest rectangle with all values of a mask that are not 0.

@@ -44,7 +44,7 @@ func ParseShape(text string, size image.Point) (image.Image, error) {
 func drawRect(mask *image.Gray, r image.Rectangle) {
 	r = r.Intersect(mask.Rect)
 	for y := r.Min.Y; y < r.Max.Y; y++ {
-		whiten(row(mask, y)[r.Min.X:r.Max.X])
+		fill(row(mask, y)[r.Min.X:r.Max.X], 255)
 	}
 }
 
@@ -60,11 +60,5 @@ func drawEllipse(mask *image.Gray, r image.Rectangle) {
 				values[x] = 255
 			}
 		}
-	}
-}
-
-func whiten(values []uint8) {
-	for i := range values {
-		values[i] = 255
 	}
 }

@@ -54,11 +54,8 @@ func JoinValues(args []string) []string {
 			}
 			continue
 		}
-		if (args[i] == "--preview" || args[i] == "--show") && i+1 < len(args) && slices.Contains(ProtocolNames(), args[i+1]) {
-			out[len(out)-1] += "=" + args[i+1]
-			i++
-		}
-		if args[i] == "--mask-crop" && number(i+1) {
+		if args[i] == "--mask-crop" && number(i+1) ||
+			(args[i] == "--preview" || args[i] == "--show") && i+1 < len(args) && slices.Contains(ProtocolNames(), args[i+1]) {
 			out[len(out)-1] += "=" + args[i+1]
 			i++
 		}

@@ -24,14 +24,13 @@ var (
 
 func CompleteWords(words ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		var found []string
-		for _, w := range words {
-			if strings.HasPrefix(w, strings.ToLower(prefix)) {
-				found = append(found, w)
-			}
-		}
-		return found, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+		return withPrefix(words, strings.ToLower(prefix)), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	}
+}
+
+// withPrefix returns the words with a prefix.
+func withPrefix(words []string, prefix string) []string {
+	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !strings.HasPrefix(w, prefix) })
 }
 
 func CompleteFiles(extensions ...string) cobra.CompletionFunc {
@@ -40,12 +39,7 @@ func CompleteFiles(extensions ...string) cobra.CompletionFunc {
 
 // CompleteUpscaler offers networks for gomflux upscale, and files if no network fits.
 func CompleteUpscaler(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	var found []string
-	for _, name := range append(catalog.UpscalerNames(), gomflux.Lanczos) {
-		if strings.HasPrefix(name, prefix) {
-			found = append(found, name)
-		}
-	}
+	found := withPrefix(append(catalog.UpscalerNames(), gomflux.Lanczos), prefix)
 	if len(found) == 0 {
 		return []string{"safetensors"}, cobra.ShellCompDirectiveFilterFileExt
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	_ "embed"
 	"strings"
 
 	"github.com/gomflux/gomflux/models/family"

@@ -5,6 +5,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/mlx"
 )
 
 // OutputFlags are the flags for what a command prints.
@@ -28,7 +29,9 @@ func (o *OutputFlags) Out(cmd *cobra.Command) *ui.Output {
 	if o.JSON {
 		out.Format = ui.JSON
 	}
-	warnOfKernels(out)
+	mlx.OnKernelFailure = func(k mlx.KernelStatus) {
+		out.Warn("the kernel %s is not used, which makes images slower: %v", k.Name, k.Err)
+	}
 	return out
 }
 

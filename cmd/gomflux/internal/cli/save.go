@@ -117,15 +117,21 @@ func (s Saver) Write(ctx context.Context, name string, img image.Image) (string,
 	if err := context.Cause(ctx); err != nil {
 		return "", err
 	}
-	if s.Overwrite {
-		return name, MoveBoth(f, beside, name)
-	}
-	return LinkToFree(f, beside, name)
+	return Place(f, beside, name, s.Overwrite)
 }
 
-// MoveBoth renames a file and its sidecar, which may be nil, to their names,
-// replacing existing files. The sidecar comes first, so that no image is without it.
-func MoveBoth(f, beside *atomicfile.File, name string) error {
+// Place gives a file and its sidecar, which may be nil, their names, and returns that of the
+// file: the given one, which replaces an existing file, or the first free one.
+func Place(f, beside *atomicfile.File, name string, overwrite bool) (string, error) {
+	if overwrite {
+		return name, moveBoth(f, beside, name)
+	}
+	return linkToFree(f, beside, name)
+}
+
+// moveBoth renames a file and its sidecar to their names, replacing existing files. The
+// sidecar comes first, so that no image is without it.
+func moveBoth(f, beside *atomicfile.File, name string) error {
 	if beside != nil {
 		if err := beside.Replace(sidecarName(name)); err != nil {
 			return fmt.Errorf("output %s: %w", sidecarName(name), oserr.Bare(err))
@@ -165,9 +171,8 @@ func writeTemporary(name string, encode func(io.Writer) error) (*atomicfile.File
 	return f, nil
 }
 
-// LinkToFree renames a file to the first free name, together with its sidecar, which
-// may be nil.
-func LinkToFree(f, beside *atomicfile.File, name string) (string, error) {
+// linkToFree renames a file to the first free name, together with its sidecar.
+func linkToFree(f, beside *atomicfile.File, name string) (string, error) {
 	for i := 0; ; i++ {
 		candidate := numbered(name, i)
 		if exists(candidate) {

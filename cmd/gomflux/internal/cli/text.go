@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux"
@@ -59,11 +60,6 @@ func TrimTensorSuffix(name string) string {
 
 // LibraryPaths lists the files of a library on one line.
 func LibraryPaths(lib mlx.Library) string {
-	var paths []string
-	for _, p := range []string{lib.MLXC, lib.MLX, lib.BLAS} {
-		if p != "" {
-			paths = append(paths, p)
-		}
-	}
-	return strings.Join(paths, ", ")
+	known := slices.DeleteFunc([]string{lib.MLXC, lib.MLX, lib.BLAS}, func(path string) bool { return path == "" })
+	return strings.Join(known, ", ")
 }

@@ -59,7 +59,7 @@ func (w *WeightFlags) Add(f *pflag.FlagSet, runs bool) {
 	if runs {
 		f.BoolVar(&w.NoBake, "no-bake-lora", false, "apply LoRAs at run time instead of baking them into the weights (slower)")
 	}
-	f.Var((*scaleList)(&w.scales), mfluxScales, "")
+	f.Float64SliceVar(&w.scales, mfluxScales, nil, "")
 	if err := f.MarkHidden(mfluxScales); err != nil {
 		panic(err) // a flag that is not there
 	}
@@ -187,23 +187,6 @@ func isScale(s string) bool {
 	return err == nil && !math.IsNaN(v) && !math.IsInf(v, 0)
 }
 
-// A scaleList is the value of mflux's --lora-scales. It implements pflag.Value.
-type scaleList []float64
-
-func (l *scaleList) Set(s string) error {
-	for word := range strings.SplitSeq(s, ",") {
-		if !isScale(word) {
-			return errors.New("must be numbers")
-		}
-		v, _ := strconv.ParseFloat(word, 64) // isScale has checked it
-		*l = append(*l, v)
-	}
-	return nil
-}
-
-func (l *scaleList) String() string { return "" }
-func (l *scaleList) Type() string   { return "numbers" }
-
 // mflux's flags for all LoRAs and for all their scales.
 const MfluxLoRAs, mfluxScales = "lora-paths", "lora-scales"
 
@@ -211,13 +194,6 @@ const MfluxLoRAs, mfluxScales = "lora-paths", "lora-scales"
 // its replacement and the number of words replaced, 0 for other flags.
 func joinLoRAs(args []string) (out []string, n int) {
 	flag, value, joined := strings.Cut(args[0], "=")
-	values := func(from int) []string {
-		end := from
-		for end < len(args) && (!strings.HasPrefix(args[end], "-") || isScale(args[end])) {
-			end++
-		}
-		return args[from:end]
-	}
 	switch flag {
 	case "--lora":
 		words := []string{args[0]}
@@ -230,11 +206,16 @@ func joinLoRAs(args []string) (out []string, n int) {
 			out[len(out)-1] += "=" + args[n]
 			n++
 		}
-	case "--" + MfluxLoRAs:
-		words := values(1)
-		n = 1 + len(words)
+	case "--" + MfluxLoRAs, "--" + mfluxScales:
+		words := []string{}
 		if joined {
-			words = append([]string{value}, words...)
+			words = append(words, value)
+		}
+		for n = 1; n < len(args) && (!strings.HasPrefix(args[n], "-") || isScale(args[n])); n++ {
+			words = append(words, args[n])
+		}
+		if flag == "--"+mfluxScales {
+			return []string{flag + "=" + strings.Join(words, ",")}, n
 		}
 		if len(words) == 0 {
 			words = []string{None}
@@ -242,13 +223,6 @@ func joinLoRAs(args []string) (out []string, n int) {
 		for _, word := range words {
 			out = append(out, "--lora="+word)
 		}
-	case "--" + mfluxScales:
-		words := values(1)
-		n = 1 + len(words)
-		if joined {
-			words = append([]string{value}, words...)
-		}
-		out = []string{flag + "=" + strings.Join(words, ",")}
 	}
 	return out, n
 }

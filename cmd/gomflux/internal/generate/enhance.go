@@ -163,10 +163,7 @@ func (g *generation) rewritePrompts(ctx context.Context, source *gomflux.Source,
 		},
 		Text: func(text string, thinking bool) {
 			endReport()
-			if g.out.Format == ui.JSONLines {
-				g.out.Event(jsonEnhance{"enhance", text, thinking, i})
-				return
-			}
+			g.out.Event(jsonEnhance{"enhance", text, thinking, i})
 			writer.Write(text)
 		},
 	}
@@ -194,9 +191,7 @@ func (g *generation) rewritePrompts(ctx context.Context, source *gomflux.Source,
 		if g.out.Verbose {
 			g.out.Say("rewritten by %s, %s, with a system prompt: %s", e.Model, ui.Plural(e.Tokens, "token"), e.Source)
 		}
-		if g.out.Format == ui.JSONLines {
-			g.out.Event(jsonEnhanced{"enhanced", e.Prompt, e.Original, e.Model, e.Tokens})
-		}
+		g.out.Event(jsonEnhanced{"enhanced", e.Prompt, e.Original, e.Model, e.Tokens})
 	}
 	return nil
 }

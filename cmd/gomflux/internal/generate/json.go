@@ -1,17 +1,6 @@
 package generate
 
-import (
-	"context"
-	"image"
-	"time"
-
-	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/profile"
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/record"
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/internal/termpic"
-	"github.com/gomflux/gomflux/picture"
-)
+import "github.com/gomflux/gomflux/picture"
 
 // The lines of generate --json. Fields are only ever added.
 type (
@@ -62,81 +51,3 @@ type (
 		Save   float64 `json:"save"`
 	}
 )
-
-// A jsonReport reports to programs.
-type jsonReport struct {
-	out      *ui.Output
-	clock    ui.StepClock
-	last     gomflux.Progress // the last reported progress
-	reported time.Time        // when it was reported
-	index    *int             // of the first image of the batch, nil before
-	batch    int              // images that are generated at once
-	decoded  int              // how many of them are decoded, or being decoded
-}
-
-func (r *jsonReport) start(seeds []uint64, index, images int, _ string) {
-	r.index, r.batch, r.decoded = &index, len(seeds), 0
-	for i, seed := range seeds {
-		r.out.Event(JSONStart{"start", seed, index + i, images})
-	}
-}
-
-func (r *jsonReport) begin(context.Context, *termpic.Terminal) {
-	r.clock, r.last = ui.StepClock{}, gomflux.Progress{}
-}
-
-func (r *jsonReport) end() {}
-
-func (r *jsonReport) progress(p gomflux.Progress) {
-	m := JSONProgress{
-		MessageType: "progress", Phase: string(p.Phase), Component: p.Component, Bytes: p.Bytes, TotalBytes: p.TotalBytes,
-		Step: p.Step, Steps: p.Steps, Index: r.index,
-	}
-	switch {
-	case r.batch < 2 || p.Phase == gomflux.PhaseSave:
-	case p.Phase == gomflux.PhaseDecode: // one image after the other
-		index := *r.index + r.decoded
-		m.Index = &index
-		r.decoded++
-	default:
-		m.Count = r.batch
-	}
-	loading := p.Phase == gomflux.PhaseLoad && p.Component == r.last.Component && p.Bytes < p.TotalBytes
-	if loading && time.Since(r.reported) < time.Second/2 {
-		return
-	}
-	r.last, r.reported = p, time.Now()
-	if p.Phase == gomflux.PhaseStep {
-		r.clock.Done(p.Step, p.Steps, time.Now())
-		per := r.clock.PerStep()
-		m.SecondsPerStep, m.SecondsLeft = ui.Seconds(per), ui.Seconds(per*time.Duration(p.Steps-p.Step))
-	}
-	r.out.Event(m)
-}
-
-func (r *jsonReport) preview(image.Image) {}
-
-func (r *jsonReport) saving(index int) {
-	r.index = &index
-	r.progress(gomflux.Progress{Phase: gomflux.PhaseSave})
-}
-
-func (r *jsonReport) image(file string, layers []string, result *gomflux.Result, saveTime time.Duration) error {
-	r.out.Event(JSONPicture{
-		MessageType: "picture", File: file, Layers: layers, Settings: &result.Settings,
-		Seconds: JSONSeconds{
-			ui.Seconds(result.EncodeTime), ui.Seconds(result.StepTime), ui.Seconds(result.DecodeTime), ui.Seconds(saveTime),
-		},
-		PeakMemory: result.PeakMemory, Estimated: result.EstimatedMemory,
-		Width: result.Image.Rect.Dx(), Height: result.Image.Rect.Dy(),
-		Transparent:  result.Transparent != nil && !isJPEG(file),
-		PromptTokens: result.PromptTokens, TextTokens: result.TextTokens, CutTokens: result.CutTokens,
-		Skipped: result.SkippedSteps, SkippedNegative: result.SkippedNegativeSteps,
-		PromptCached: result.PromptCached,
-	})
-	return unreported(r.out, file)
-}
-
-func (r *jsonReport) tensors(t record.SavedTensors) { r.out.Event(t) }
-
-func (r *jsonReport) profile(p profile.Report) { r.out.Event(p.JSON()) }

@@ -1,12 +1,9 @@
 package generate
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"image"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/spf13/pflag"
@@ -132,15 +129,8 @@ func (g *generation) useMask(img *picture.Picture, name string) (err error) {
 // recordMask writes the mask to a run's folder, and the image if it was enlarged, for a
 // program that makes the same run.
 func (g *generation) recordMask(settings map[string]any, dir string) error {
-	write := func(name string, img image.Image) error {
-		f, err := os.Create(filepath.Join(dir, "images", name))
-		if err != nil {
-			return err
-		}
-		return cmp.Or(picture.Encode(f, picture.PNG, img, nil), f.Close())
-	}
 	const mask, canvas = "inpaint-mask.png", "inpaint-canvas.png"
-	if err := write(mask, g.input.Mask); err != nil {
+	if err := writeImage(dir, mask, g.input.Mask); err != nil {
 		return err
 	}
 	settings["mask"], settings["mask_blur"] = "images/"+mask, -1 // the default
@@ -154,7 +144,7 @@ func (g *generation) recordMask(settings map[string]any, dir string) error {
 		return nil
 	}
 	settings["picture"] = "images/" + canvas
-	return write(canvas, g.input.Image)
+	return writeImage(dir, canvas, g.input.Image)
 }
 
 // readMask returns the mask of an image, nil if only a border is generated.

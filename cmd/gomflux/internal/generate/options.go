@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -257,24 +258,9 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return cli.UsageErrorf("--boxes has no effect without --enhance")
 	case given("preview-decoder") && !o.preview.Given() && o.stepwise == "":
 		return cli.UsageErrorf("--preview-decoder has no effect without --preview or --stepwise-image-output-dir")
-	}
-	if err := o.WeightFlags.Validate(given); err != nil {
-		return err
-	}
-	if err := o.maskFlags.validate(o.inpaints); err != nil {
-		return err
-	}
-	if err := o.enlargeFlags.validate(); err != nil {
-		return err
-	}
-	if err := o.debug.Validate(given); err != nil {
-		return err
-	}
-	if err := o.profile.Validate(o.FileFlags, o.debug.Options.Any(), given); err != nil {
-		return err
-	}
-	if o.batchSize.OrZero() > 1 && o.debug.Options.Any() {
+	case o.batchSize.OrZero() > 1 && o.debug.Options.Any():
 		return cli.UsageErrorf("--batch-size %d: debugging flags need one image at a time (leave it out, or give 1)", *o.batchSize.Value)
 	}
-	return nil
+	return cmp.Or(o.WeightFlags.Validate(given), o.maskFlags.validate(o.inpaints), o.enlargeFlags.validate(), o.debug.Validate(given),
+		o.profile.Validate(o.FileFlags, o.debug.Options.Any(), given))
 }

@@ -37,7 +37,7 @@ func (g *generation) step(ctx context.Context, first int, s gomflux.Step, steps 
 		if img, err = g.model.Preview(ctx, s.Denoised); err != nil {
 			return err
 		}
-		g.report.preview(img)
+		g.report.shown.Preview(img)
 	}
 	if g.stepwise == "" {
 		return nil

@@ -138,14 +138,9 @@ func (g *generation) warnCut(c gomflux.Cut, options gomflux.Options) {
 		return
 	}
 	g.cuts[key] = true
-	const most = 100 // characters
-	text := []rune(strings.Join(strings.Fields(c.Text), " "))
-	if len(text) > most {
-		text = append(text[:most], '…')
-	}
 	lost := "the end of the model's template"
-	if len(text) > 0 {
-		lost = strconv.Quote(string(text))
+	if words := strings.Fields(c.Text); len(words) > 0 {
+		lost = strconv.Quote(cli.Shortened(strings.Join(words, " "), 101))
 	}
 	hint := ""
 	if c.Limit == g.model.Settings(options).MaxSequenceLength {

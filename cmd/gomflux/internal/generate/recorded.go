@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,32 +78,17 @@ func (g *generation) leaveOut(err error) error {
 	if i < 0 {
 		return err
 	}
-	switch field := g.fields[i]; field {
-	case "guidance":
-		o.Guidance = nil
-		if scales {
-			o.TrueCFGScale = 0
-		}
-	case "true_cfg_scale":
-		o.TrueCFGScale = 0
-	case "cfg_normalization":
-		o.CFGNormalization = 0
-	case "cfg_truncation":
-		o.CFGTruncation = 0
-	case "guidance_interval":
-		o.GuidanceInterval = nil
-	case "step_cache":
-		o.StepCache = ""
-	case "sigmas":
-		o.Sigmas = nil
-	case "max_sequence_length":
-		o.MaxSequenceLength = 0
-	case "background":
-		o.Background = ""
-	case "layers":
-		o.Layers = 0
-	default:
+	option := map[string]any{
+		"guidance": &o.Guidance, "true_cfg_scale": &o.TrueCFGScale, "cfg_normalization": &o.CFGNormalization,
+		"cfg_truncation": &o.CFGTruncation, "guidance_interval": &o.GuidanceInterval, "step_cache": &o.StepCache, "sigmas": &o.Sigmas,
+		"max_sequence_length": &o.MaxSequenceLength, "background": &o.Background, "layers": &o.Layers,
+	}[g.fields[i]]
+	if option == nil {
 		return fmt.Errorf("%s: %w", g.config, err)
+	}
+	reflect.ValueOf(option).Elem().SetZero()
+	if scales && g.fields[i] == "guidance" {
+		o.TrueCFGScale = 0
 	}
 	what, why, _ := strings.Cut(text, ": ")
 	why, _, _ = strings.Cut(why, " (")

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"image"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/gomflux/gomflux"
@@ -53,21 +55,13 @@ func (g *generation) beginRecording(index int) error {
 		"rng": cmp.Or(s.RNG, "mlx"), "compute": s.Dtype, "device": s.Device, "generator": s.Generator,
 		"passes": "calls", // the negative prompt has calls of its own, not rows of a batch
 	}
-	if s.GuidanceInterval != nil {
-		settings["guidance_interval"] = s.GuidanceInterval
-	}
-	if s.Sigmas != nil {
-		settings["sigmas"] = s.Sigmas
-	}
-	for name, value := range map[string]float64{
-		"true_cfg_scale": s.TrueCFGScale, "cfg_normalization": s.CFGNormalization, "cfg_truncation": s.CFGTruncation,
+	for name, value := range map[string]any{
+		"guidance_interval": s.GuidanceInterval, "sigmas": s.Sigmas, "true_cfg_scale": s.TrueCFGScale,
+		"cfg_normalization": s.CFGNormalization, "cfg_truncation": s.CFGTruncation, "step_cache": s.StepCache,
 	} {
-		if value != 0 {
+		if !reflect.ValueOf(value).IsZero() {
 			settings[name] = value
 		}
-	}
-	if s.StepCache != "" {
-		settings["step_cache"] = s.StepCache
 	}
 	if dir, err := filepath.Abs(g.ModelFlags.Model); err == nil && disk.IsFolder(dir) {
 		settings["model"] = dir
@@ -114,6 +108,15 @@ func copyImages(names []string, dir string) (copies []string, err error) {
 	return copies, nil
 }
 
+// writeImage writes an image to a run's folder.
+func writeImage(dir, name string, img image.Image) error {
+	f, err := os.Create(filepath.Join(dir, "images", name))
+	if err != nil {
+		return err
+	}
+	return cmp.Or(picture.Encode(f, picture.PNG, img, nil), f.Close())
+}
+
 // explain explains the error of a run. It reports a run that ended at
 // --debug-exit-after, whose error stays runs.ErrExit.
 func (g *generation) explain(err error) error {
@@ -156,11 +159,7 @@ func (g *generation) endRecording(r *gomflux.Result) error {
 		return nil
 	}
 	if run := s.Run(); run != nil {
-		f, err := os.Create(filepath.Join(run.Dir, "images", "image.png"))
-		if err == nil {
-			err = picture.Encode(f, picture.PNG, r.Image, nil)
-			err = cmp.Or(err, f.Close())
-		}
+		err := writeImage(run.Dir, "image.png", r.Image)
 		if err == nil {
 			made := map[string]any{"scheduler_name": r.Settings.Scheduler, "steps_run": r.StepsRun, "mlx": r.Settings.MLX}
 			if g.masked() {

@@ -17,34 +17,18 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 )
 
-// A generateReport reports how a run goes, as text or as JSON lines.
-type generateReport interface {
-	// start announces the next images of a prompt, which are generated at once. The
-	// first has an index, from 0, among all images.
-	start(seeds []uint64, index, images int, prompt string)
-	// begin starts to show progress, with previews if the terminal is not nil.
-	begin(ctx context.Context, previews *termpic.Terminal)
-	// end stops showing progress.
-	end()
-	// progress shows the progress of loading or generating.
-	progress(p gomflux.Progress)
-	// preview shows how the image will look.
-	preview(img image.Image)
-	// saving announces that an image is being saved.
-	saving(index int)
-	// image reports a saved image, and returns the first error of writing.
-	image(file string, layers []string, r *gomflux.Result, saveTime time.Duration) error
-	// tensors reports saved tensors.
-	tensors(t record.SavedTensors)
-	// profile reports the result of --profile.
-	profile(r profile.Report)
-}
+// A report reports how a run goes, as text or as JSON lines.
+type report struct {
+	out   *ui.Output
+	shown *ui.Progress // of text
+	batch int          // images that are generated at once
 
-func newGenerateReport(out *ui.Output) generateReport {
-	if out.Format == ui.JSONLines {
-		return &jsonReport{out: out}
-	}
-	return &textReport{out: out}
+	// of JSON lines
+	clock    ui.StepClock
+	last     gomflux.Progress // the last reported progress
+	reported time.Time        // when it was reported
+	index    *int             // of the first image of the batch, nil before
+	decoded  int              // how many of the batch are decoded, or being decoded
 }
 
 // unreported returns the error of an image that is saved but was not reported.
@@ -56,15 +40,10 @@ func unreported(out *ui.Output, file string) error {
 	return fmt.Errorf("%s is saved, but writing to standard output failed: %w", file, oserr.Bare(err))
 }
 
-// A textReport reports to people.
-type textReport struct {
-	out   *ui.Output
-	shown *ui.Progress
-	batch int // images that are generated at once
-}
-
-func (r *textReport) start(seeds []uint64, index, images int, prompt string) {
-	r.batch = len(seeds)
+// start announces the next images of a prompt, which are generated at once. The first
+// has an index, from 0, among all images.
+func (r *report) start(seeds []uint64, index, images int, prompt string) {
+	r.index, r.batch, r.decoded = &index, len(seeds), 0
 	for i, seed := range seeds {
 		line := fmt.Sprintf("seed %d", seed)
 		if images > 1 {
@@ -78,22 +57,56 @@ func (r *textReport) start(seeds []uint64, index, images int, prompt string) {
 			line += ": " + quote.Printable(prompt)
 		}
 		r.out.Say("%s", line)
+		r.out.Event(JSONStart{"start", seed, index + i, images})
 	}
 }
 
-func (r *textReport) begin(ctx context.Context, previews *termpic.Terminal) {
+// begin starts to show progress, with previews if the terminal is not nil.
+func (r *report) begin(ctx context.Context, previews *termpic.Terminal) {
 	r.shown = r.out.StartGeneration(ctx, previews, r.batch)
+	r.clock, r.last = ui.StepClock{}, gomflux.Progress{}
 }
 
-func (r *textReport) end() { r.shown.Close() }
+// end stops showing progress.
+func (r *report) end() { r.shown.Close() }
 
-func (r *textReport) progress(p gomflux.Progress) { r.shown.Report(p) }
+// progress shows the progress of loading or generating.
+func (r *report) progress(p gomflux.Progress) {
+	r.shown.Report(p)
+	m := JSONProgress{
+		MessageType: "progress", Phase: string(p.Phase), Component: p.Component, Bytes: p.Bytes, TotalBytes: p.TotalBytes,
+		Step: p.Step, Steps: p.Steps, Index: r.index,
+	}
+	switch {
+	case r.batch < 2 || p.Phase == gomflux.PhaseSave:
+	case p.Phase == gomflux.PhaseDecode: // one image after the other
+		index := *r.index + r.decoded
+		m.Index = &index
+		r.decoded++
+	default:
+		m.Count = r.batch
+	}
+	loading := p.Phase == gomflux.PhaseLoad && p.Component == r.last.Component && p.Bytes < p.TotalBytes
+	if loading && time.Since(r.reported) < time.Second/2 {
+		return
+	}
+	r.last, r.reported = p, time.Now()
+	if p.Phase == gomflux.PhaseStep {
+		r.clock.Done(p.Step, p.Steps, time.Now())
+		per := r.clock.PerStep()
+		m.SecondsPerStep, m.SecondsLeft = ui.Seconds(per), ui.Seconds(per*time.Duration(p.Steps-p.Step))
+	}
+	r.out.Event(m)
+}
 
-func (r *textReport) preview(img image.Image) { r.shown.Preview(img) }
+// saving announces that an image is being saved.
+func (r *report) saving(index int) {
+	r.index = &index
+	r.progress(gomflux.Progress{Phase: gomflux.PhaseSave})
+}
 
-func (r *textReport) saving(int) { r.progress(gomflux.Progress{Phase: gomflux.PhaseSave}) }
-
-func (r *textReport) image(file string, layers []string, result *gomflux.Result, saveTime time.Duration) error {
+// image reports a saved image, and returns the first error of writing.
+func (r *report) image(file string, layers []string, result *gomflux.Result, saveTime time.Duration) error {
 	steps := "no steps" // if their result was replaced
 	switch n := result.StepsRun; {
 	case n == 1:
@@ -116,12 +129,27 @@ func (r *textReport) image(file string, layers []string, result *gomflux.Result,
 			ui.Duration(saveTime), units.Bytes(int64(result.PeakMemory)))
 	}
 	for _, name := range append([]string{file}, layers...) {
-		r.out.Wrote(r.out.Line(name))
+		if r.out.Format == ui.Text {
+			r.out.Wrote(r.out.Line(name))
+		}
 	}
+	r.out.Event(JSONPicture{
+		MessageType: "picture", File: file, Layers: layers, Settings: &result.Settings,
+		Seconds: JSONSeconds{
+			ui.Seconds(result.EncodeTime), ui.Seconds(result.StepTime), ui.Seconds(result.DecodeTime), ui.Seconds(saveTime),
+		},
+		PeakMemory: result.PeakMemory, Estimated: result.EstimatedMemory,
+		Width: result.Image.Rect.Dx(), Height: result.Image.Rect.Dy(),
+		Transparent:  result.Transparent != nil && !isJPEG(file),
+		PromptTokens: result.PromptTokens, TextTokens: result.TextTokens, CutTokens: result.CutTokens,
+		Skipped: result.SkippedSteps, SkippedNegative: result.SkippedNegativeSteps,
+		PromptCached: result.PromptCached,
+	})
 	return unreported(r.out, file)
 }
 
-func (r *textReport) tensors(t record.SavedTensors) {
+// tensors reports saved tensors.
+func (r *report) tensors(t record.SavedTensors) {
 	switch text := t.Text(); {
 	case text == "":
 	case t.EndedAfter != "":
@@ -129,10 +157,13 @@ func (r *textReport) tensors(t record.SavedTensors) {
 	default:
 		r.out.Note("%s", text)
 	}
+	r.out.Event(t)
 }
 
-func (r *textReport) profile(p profile.Report) {
+// profile reports the result of --profile.
+func (r *report) profile(p profile.Report) {
 	p.Note(r.out)
+	r.out.Event(p.JSON())
 }
 
 // sizeText returns the size of an image, and the one in which the model has computed it.

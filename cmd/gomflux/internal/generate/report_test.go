@@ -26,9 +26,9 @@ func (w *fullWriter) Write(p []byte) (int, error) {
 func TestUnreported(t *testing.T) {
 	var stderr strings.Builder
 	out := &ui.Output{Stdout: &fullWriter{100}, Stderr: &stderr, Format: ui.JSONLines}
-	report := newGenerateReport(out)
+	r := &report{out: out}
 	for range 10 {
-		report.start([]uint64{7}, 0, 1, "")
+		r.start([]uint64{7}, 0, 1, "")
 	}
 	if err := unreported(out, "x.png"); !errors.Is(err, errFull) || !strings.HasPrefix(err.Error(), "x.png is saved, but ") {
 		t.Error(err)

@@ -30,7 +30,7 @@ import (
 type generation struct {
 	*generateOptions
 	out    *ui.Output
-	report generateReport
+	report *report
 
 	options    gomflux.Options // of all images; prompt and seed are those of the next one
 	allPrompts []string
@@ -65,7 +65,7 @@ type generation struct {
 
 func newGeneration(o *generateOptions, out *ui.Output) *generation {
 	return &generation{
-		generateOptions: o, out: out, report: newGenerateReport(out), saved: map[string]bool{}, cuts: map[promptCut]bool{},
+		generateOptions: o, out: out, report: &report{out: out}, saved: map[string]bool{}, cuts: map[promptCut]bool{},
 	}
 }
 
@@ -372,7 +372,7 @@ func (g *generation) generate(ctx context.Context, c chunk) (results []*gomflux.
 	if g.group.Rank() == 0 && (g.previews != nil || g.stepwise != "") {
 		options.OnStep = func(s gomflux.Step) error { return g.step(ctx, c.first, s, steps) }
 	}
-	results, err = g.profile.Generate(g.model, seeds, func() ([]*gomflux.Result, error) {
+	results, err = g.profile.Generate(seeds, func() ([]*gomflux.Result, error) {
 		return g.model.GenerateBatch(ctx, options, seeds)
 	})
 	if err != nil {

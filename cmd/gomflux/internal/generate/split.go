@@ -34,7 +34,6 @@ func (g *generation) join(ctx context.Context) (err error) {
 	}
 	g.random = rand.New(rand.NewPCG(key[0], key[1])) // all draw the same seeds
 	if g.group.Rank() > 0 {
-		g.report = newGenerateReport(g.out)
 		g.preview.Value, g.show.Value = nil, nil
 	}
 	return nil

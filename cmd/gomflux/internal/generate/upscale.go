@@ -90,12 +90,7 @@ func NewUpscaleCommand() *cobra.Command {
 		Example: `  gomflux upscale photo.jpg --scale 2
   gomflux upscale *.png -m ./4x-Nomos8k.safetensors -o 'large/{name}.webp'
   gomflux upscale image.png --height 2160 --refine 0.25 --refine-model flux2-klein-4b`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cli.UsageErrorf("give an image, or several")
-			}
-			return nil
-		},
+		Args: cli.SomeArgs("give an image, or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := o.OutLines(cmd)
 			err := o.validate(cmd.Flags().Changed, args)
@@ -330,14 +325,13 @@ func (u *upscaling) image(ctx context.Context, name string, p *picture.Picture) 
 	if r.PeakMemory, err = cli.PeakMemory(ctx); err != nil {
 		return err
 	}
-	if u.out.Format == ui.JSONLines {
-		u.out.Event(r)
-		return unreported(u.out, r.File)
-	}
+	u.out.Event(r)
 	took := time.Duration((r.Seconds.Upscale + r.Seconds.Refine + r.Seconds.Save) * float64(time.Second))
 	u.out.Note("%dx%d from %dx%d, %s in all, peak memory %s", size.X, size.Y, from.X, from.Y, ui.Duration(took),
 		units.Bytes(int64(r.PeakMemory)))
-	u.out.Wrote(u.out.Line(r.File))
+	if u.out.Format == ui.Text {
+		u.out.Wrote(u.out.Line(r.File))
+	}
 	return unreported(u.out, r.File)
 }
 

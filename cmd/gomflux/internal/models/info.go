@@ -68,16 +68,13 @@ func NewInfoCommand() *cobra.Command {
 }
 
 func info(out *ui.Output, names []string) error {
-	var last error // earlier errors are printed where they occur
+	var failed []error
 	code := 0
 	printed := false
 	for _, name := range names {
 		p, err := readInfo(name)
 		if err != nil {
-			if last != nil {
-				ui.Complain(out.Stderr, last)
-			}
-			last, code = err, max(code, cli.ExitCode(err))
+			failed, code = append(failed, err), max(code, cli.ExitCode(err))
 			continue
 		}
 		p.again = printed
@@ -86,7 +83,7 @@ func info(out *ui.Output, names []string) error {
 		}
 		printed = true
 	}
-	if last != nil {
+	if last := cli.ComplainAll(out, errors.Join(failed...)); last != nil {
 		return &cli.CodedError{Code: code, Err: last}
 	}
 	return nil

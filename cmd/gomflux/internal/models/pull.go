@@ -185,7 +185,7 @@ func (o *pullOptions) validate(arg string) (*pullTarget, error) {
 }
 
 func (o *pullOptions) run(ctx context.Context, out *ui.Output, t *pullTarget) error {
-	report := newPullReport(out)
+	report := &pullReport{out: out}
 	if o.offline || hub.Offline() {
 		return reportDownloaded(report, t)
 	}
@@ -213,14 +213,15 @@ func (o *pullOptions) run(ctx context.Context, out *ui.Output, t *pullTarget) er
 		return out.Err()
 	}
 	began := time.Now()
-	folder, err := client.Pull(ctx, plan, report.begin(plan))
-	report.end()
+	report.begin(plan)
+	folder, err := client.Pull(ctx, plan, report.progress)
+	report.bar.Close()
 	if err != nil {
 		return pullError(out, t, err)
 	}
 	return report.done(pulled{
-		repo: plan.Info.Repo, revision: plan.Info.Revision, commit: plan.Info.Commit, path: t.path(folder),
-		bytes: plan.Bytes, fetched: plan.Missing(), took: time.Since(began),
+		Repo: plan.Info.Repo, Revision: plan.Info.Revision, Commit: plan.Info.Commit, Path: t.path(folder),
+		Bytes: plan.Bytes, Fetched: plan.Missing(), took: time.Since(began),
 	})
 }
 
@@ -269,7 +270,7 @@ func hubError(err error) error {
 }
 
 // reportDownloaded is pull without a network.
-func reportDownloaded(report pullReport, t *pullTarget) error {
+func reportDownloaded(report *pullReport, t *pullTarget) error {
 	folder, err := downloaded(t.repo, t.revision, t.files)
 	if err != nil {
 		return cli.Coded(cli.ExitModel, fmt.Errorf("%w (offline, so nothing is downloaded)", err))
@@ -284,7 +285,7 @@ func reportDownloaded(report pullReport, t *pullTarget) error {
 		size = inspect.Model(os.DirFS(folder)).Size
 	}
 	return report.done(pulled{
-		repo: t.repo, revision: cmp.Or(t.revision, "main"), commit: filepath.Base(folder), path: t.path(folder), bytes: size,
+		Repo: t.repo, Revision: cmp.Or(t.revision, "main"), Commit: filepath.Base(folder), Path: t.path(folder), Bytes: size,
 	})
 }
 

@@ -156,27 +156,17 @@ func (o *saveOptions) run(ctx context.Context, out *ui.Output) error {
 // What save prints. JSON fields are only ever added.
 type (
 	saved struct {
-		Folder       string       `json:"folder"`
-		Layout       string       `json:"layout"`
-		Quantization string       `json:"quantization,omitempty"`
-		Bytes        int64        `json:"bytes"`
-		Files        int          `json:"files"`
-		Layers       []savedLayer `json:"layers"`
-		Left         []string     `json:"left,omitempty"`
-		LoRAs        []savedLoRA  `json:"loras,omitempty"`
-		Seconds      float64      `json:"seconds"`
+		Folder       string               `json:"folder"`
+		Layout       string               `json:"layout"`
+		Quantization string               `json:"quantization,omitempty"`
+		Bytes        int64                `json:"bytes"`
+		Files        int                  `json:"files"`
+		Layers       []gomflux.SavedLayer `json:"layers"`
+		Left         []string             `json:"left,omitempty"`
+		LoRAs        []savedLoRA          `json:"loras,omitempty"`
+		Seconds      float64              `json:"seconds"`
 
 		folder string // as given
-	}
-	savedLayer struct {
-		Component string  `json:"component"`
-		Name      string  `json:"name"`
-		Mode      string  `json:"mode"`
-		Bits      int     `json:"bits"`
-		Group     int     `json:"group"`
-		Bytes     int64   `json:"bytes"`
-		Error     float64 `json:"error"`
-		Kept      bool    `json:"kept,omitempty"`
 	}
 	savedLoRA struct {
 		Path    string         `json:"path"`
@@ -188,10 +178,7 @@ type (
 func newSaved(r *gomflux.SaveReport, folder string, took time.Duration) *saved {
 	s := &saved{
 		Folder: r.Folder, Layout: string(r.Layout), Quantization: string(r.Quantization), Bytes: r.Bytes, Files: r.Files,
-		Layers: []savedLayer{}, Left: r.Left, Seconds: ui.Seconds(took), folder: folder,
-	}
-	for _, l := range r.Layers {
-		s.Layers = append(s.Layers, savedLayer{l.Component, l.Name, l.Mode, l.Bits, l.Group, l.Bytes, l.Error, l.Kept})
+		Layers: append([]gomflux.SavedLayer{}, r.Layers...), Left: r.Left, Seconds: ui.Seconds(took), folder: folder,
 	}
 	for _, l := range r.LoRAs {
 		s.LoRAs = append(s.LoRAs, savedLoRA{catalog.TildePath(l.Path), l.Scale, l.Modules})

@@ -128,7 +128,7 @@ func (f *Flags) Callback() (end func()) {
 }
 
 // Generate measures the generation of some images.
-func (f *Flags) Generate(m *gomflux.Model, seeds []uint64, run func() ([]*gomflux.Result, error)) ([]*gomflux.Result, error) {
+func (f *Flags) Generate(seeds []uint64, run func() ([]*gomflux.Result, error)) ([]*gomflux.Result, error) {
 	if f.Profiler == nil {
 		return run()
 	}
@@ -171,14 +171,8 @@ func (f *Flags) save(failed error) (name string, err error) {
 	if failed == nil {
 		failed = f.out.Close()
 	}
-	switch {
-	case failed != nil:
+	if failed != nil {
 		return "", fmt.Errorf("output %s: %w", f.File, oserr.Bare(failed))
-	case !f.overwrite:
-		return cli.LinkToFree(f.out, nil, f.File)
 	}
-	if err := cli.MoveBoth(f.out, nil, f.File); err != nil {
-		return "", err
-	}
-	return f.File, nil
+	return cli.Place(f.out, nil, f.File, f.overwrite)
 }

@@ -69,9 +69,13 @@ func (o *Output) Line(text string) error {
 	return err
 }
 
-// Event writes a JSON line to standard output. [Output.Err] returns the first
-// error.
-func (o *Output) Event(v any) { o.Wrote(WriteJSON(o.stdout(), v)) }
+// Event writes a JSON line to standard output, if the output is JSON lines.
+// [Output.Err] returns the first error.
+func (o *Output) Event(v any) {
+	if o.Format == JSONLines {
+		o.Wrote(WriteJSON(o.stdout(), v))
+	}
+}
 
 // Wrote keeps the first error of writing to standard output. A pipe that nobody
 // reads any longer is not an error: the files that a command makes matter.
@@ -152,9 +156,7 @@ func (s *Stream) End() {
 // Failed writes the JSON line of an error, as the last line. The text for people
 // is that of [Complain].
 func (o *Output) Failed(message string, exitCode int) {
-	if o.Format == JSONLines {
-		o.Event(Message{"error", message, exitCode})
-	}
+	o.Event(Message{"error", message, exitCode})
 }
 
 // Complain writes an error for people.

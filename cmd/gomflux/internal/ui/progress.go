@@ -39,14 +39,7 @@ const redraw = 150 * time.Millisecond
 
 // StartProgress shows progress until it is closed, unless the output is JSON,
 // quiet or not a terminal.
-func (o *Output) StartProgress(ctx context.Context) *Progress {
-	p := &Progress{}
-	if o.Format == Text && !o.Quiet {
-		p = newProgress(ctx, o.Stderr, nil, 1)
-	}
-	o.progress = p
-	return p
-}
+func (o *Output) StartProgress(ctx context.Context) *Progress { return o.StartGeneration(ctx, nil, 1) }
 
 // StartGeneration is StartProgress for a run that generates some images at once,
 // with previews if the terminal shows images (nil: it does not). Previews are
