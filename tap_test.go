@@ -57,9 +57,9 @@ func parsePackage(t *testing.T, set *token.FileSet, pkg string) (files []*ast.Fi
 	return files
 }
 
-// moduleTags returns the tag of nn.Module in every struct that embeds it.
+// moduleTags returns the tag of nn.Module in every struct that embeds it, also by a pointer to such a struct.
 func moduleTags(files []*ast.File) map[string]reflect.StructTag {
-	tags := map[string]reflect.StructTag{}
+	tags, outer := map[string]reflect.StructTag{}, map[string]string{}
 	for _, file := range files {
 		ast.Inspect(file, func(n ast.Node) bool {
 			spec, ok := n.(*ast.TypeSpec)
@@ -71,10 +71,20 @@ func moduleTags(files []*ast.File) map[string]reflect.StructTag {
 					if len(field.Names) == 0 && isModule(field.Type) {
 						tags[spec.Name.Name] = tagOf(field)
 					}
+					if star, ok := field.Type.(*ast.StarExpr); ok && len(field.Names) == 0 {
+						if inner, ok := star.X.(*ast.Ident); ok {
+							outer[inner.Name] = spec.Name.Name
+						}
+					}
 				}
 			}
 			return true
 		})
+	}
+	for inner, name := range outer {
+		if tag, ok := tags[inner]; ok {
+			tags[name] = tag
+		}
 	}
 	return tags
 }

@@ -173,26 +173,20 @@ func (m *Cosmos) Sequence(height, width int) (*CosmosSequence, error) {
 // noise).
 func (m *Cosmos) Timestep(t float32) *mlx.Array { return nn.TimestepEmbedding(t, m.Config.Width()) }
 
-// Forward returns the velocity [B, C, H, W] for latents [B, C, H, W]. timestep are sinusoids from
-// [Cosmos.Timestep], and text are embeddings [B, T, text_embed_dim], whose batch may be 1 for all
-// latents. It computes in the dtype of the latents, in float16 with a float32 residual stream.
-func (m *Cosmos) Forward(latents, timestep, text *mlx.Array, s *CosmosSequence) *mlx.Array {
-	return Run(m.Pass(latents, timestep, text, s))
-}
-
-// Pass returns Forward in parts.
-func (m *Cosmos) Pass(latents, timestep, text *mlx.Array, s *CosmosSequence) Pass {
-	p := &cosmosPass{Cosmos: m, s: s, latents: latents.ExpandDims(2)}
-	dtype, x := latents.Dtype(), p.latents
+// Pass returns the forward pass, whose output is the velocity [B, C, H, W] of latents. It computes in the dtype of the
+// latents, in float16 with a float32 residual stream.
+func (m *Cosmos) Pass(in Inputs, s *CosmosSequence) Pass {
+	p := &cosmosPass{Cosmos: m, s: s, latents: in.Latents.ExpandDims(2)}
+	dtype, x := in.Latents.Dtype(), p.latents
 	if m.Config.ConcatPaddingMask { // nothing is padded
 		x = mlx.Concat(1, x, mlx.Zeros(dtype, x.Dim(0), 1, 1, x.Dim(3), x.Dim(4)))
 	}
-	p.text = text.AsType(dtype)
+	p.text = in.Text.AsType(dtype)
 	p.shares = nn.NewShares(s.group, s.h*s.w)
 	p.rope = m.Rope.Forward(s.rope, x).over(p.shares)
 	x = m.PatchEmbed.Forward(x)
 	p.embedded = x.Reshape(x.Dim(0), s.h*s.w, -1)
-	p.time = m.TimeEmbed.Forward(p.embedded, timestep)
+	p.time = m.TimeEmbed.Forward(p.embedded, in.Timestep)
 	return m.inStages(p)
 }
 
@@ -228,11 +222,8 @@ func (p *cosmosPass) Output(x *mlx.Array) *mlx.Array {
 	})
 	b, c := y.Dim(0), p.Config.OutChannels
 	y = y.Reshape(b, p.s.h, p.s.w, 2, 2, c).Transpose(0, 5, 1, 3, 2, 4).Reshape(b, c, 1, 2*p.s.h, 2*p.s.w)
-	return p.tap(y, p).Squeeze(2)
+	return p.Tap(y, p.latents, p.text).Squeeze(2)
 }
-
-// tap passes the output of a pass through the hook.
-func (m *Cosmos) tap(out *mlx.Array, p *cosmosPass) *mlx.Array { return m.Tap(out, p.latents, p.text) }
 
 // cosmosPatchEmbed is CosmosPatchEmbed.
 type cosmosPatchEmbed struct {
@@ -374,29 +365,16 @@ func (b *cosmosBlock) Forward(x, c *mlx.Array, t cosmosTime, j joint) *mlx.Array
 
 // cosmosAttention is Attention with CosmosAttnProcessor2_0: of the image to itself, or to the text.
 type cosmosAttention struct {
-	nn.Module `in:"0 encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1"`
-	ToQ       *nn.Linear  `w:"to_q"`
-	ToK       *nn.Linear  `w:"to_k"`
-	ToV       *nn.Linear  `w:"to_v"`
-	NormQ     *nn.RMSNorm `w:"norm_q"`
-	NormK     *nn.RMSNorm `w:"norm_k"`
-	ToOut     []nn.Layer  `w:"to_out"`
-
-	In    nn.Stack // all projections of the image, or those of the text
-	heads int
+	nn.Module     `in:"0 encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1"`
+	selfAttention `w:"."`
 }
 
 // newCosmosAttention declares attention of the image to itself, or to a text of so many features.
 func newCosmosAttention(c CosmosConfig, text int) *cosmosAttention {
-	dim, head := c.Width(), c.AttentionHeadDim
-	context := cmp.Or(text, dim)
-	a := &cosmosAttention{
-		ToQ: nn.NewLinear(dim, dim, false), ToK: nn.NewLinear(context, dim, false), ToV: nn.NewLinear(context, dim, false),
-		NormQ: nn.NewRMSNorm(head, 1e-5), NormK: nn.NewRMSNorm(head, 1e-5),
-		ToOut: []nn.Layer{nn.NewLinear(dim, dim, false), &dropout{}}, heads: c.NumAttentionHeads,
-	}
-	if a.In = nn.NewStack(a.ToK, a.ToV); text == 0 {
-		a.In = nn.NewStack(a.ToQ, a.ToK, a.ToV)
+	a := &cosmosAttention{selfAttention: newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, false, 1e-5).withOut(false, &dropout{})}
+	if text > 0 {
+		a.ToK, a.ToV = nn.NewLinear(text, c.Width(), false), nn.NewLinear(text, c.Width(), false)
+		a.QKV = nn.NewStack(a.ToK, a.ToV)
 	}
 	return a
 }
@@ -404,7 +382,7 @@ func newCosmosAttention(c CosmosConfig, text int) *cosmosAttention {
 // Forward takes x [B, L, dim] and c [B or 1, T, context], nil for attention to x itself. The result may
 // be wide: see [nn.Linear.ForwardWide].
 func (a *cosmosAttention) Forward(x, c *mlx.Array, j joint) *mlx.Array {
-	projected := a.In.Forward(cmp.Or(c, x))
+	projected := a.QKV.Forward(cmp.Or(c, x)) // of the text without the queries, which are the image's
 	if c != nil {
 		projected = append([]mlx.Columns{mlx.AllColumns(a.ToQ.Forward(x))}, projected...)
 	}
@@ -414,6 +392,5 @@ func (a *cosmosAttention) Forward(x, c *mlx.Array, j joint) *mlx.Array {
 	if b := q.Dim(0); k.Dim(0) != b {
 		k, v = k.BroadcastTo(b, k.Dim(1), k.Dim(2), k.Dim(3)), v.BroadcastTo(b, v.Dim(1), v.Dim(2), v.Dim(3))
 	}
-	y := a.ToOut[0].(*nn.Linear).ForwardWide(j.attend(&a.Module, q, k, v), x.Dtype())
-	return a.Tap(a.ToOut[1].Forward(y), x, c, j.emb[0], j.emb[1])
+	return a.Tap(a.out(j.attend(&a.Module, q, k, v), x.Dtype()), x, c, j.emb[0], j.emb[1])
 }

@@ -25,7 +25,7 @@ func (c goldenCase) forwardCosmos(t testing.TB, m *transformer.Cosmos, dtype mlx
 	s.SplitOver(members)
 	latents := input("latents", c.Batch, m.Config.InChannels, c.Height, c.Width).AsType(dtype)
 	text := input("text", c.Texts, c.Text, m.Config.TextEmbedDim)
-	return m.Forward(latents, m.Timestep(c.time()), text, s)
+	return transformer.Run(m.Pass(transformer.Inputs{Latents: latents, Timestep: m.Timestep(c.time()), Text: text}, s))
 }
 
 func TestCosmos(t *testing.T) {
@@ -60,10 +60,10 @@ func TestCosmosBatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			latents, text := input("a", 2, m.Config.InChannels, 6, 4), input("b", 2, 5, m.Config.TextEmbedDim)
-			both := m.Forward(latents, m.Timestep(0.5), text, s)
+			both := transformer.Run(m.Pass(transformer.Inputs{Latents: latents, Timestep: m.Timestep(0.5), Text: text}, s))
 			for i := range 2 {
 				one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
-				single := m.Forward(one(latents), m.Timestep(0.5), one(text), s)
+				single := transformer.Run(m.Pass(transformer.Inputs{Latents: one(latents), Timestep: m.Timestep(0.5), Text: one(text)}, s))
 				check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
 			}
 		})
@@ -79,12 +79,9 @@ func TestCosmosTrace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			type inputs struct{ Latents, Timestep, Text *mlx.Array }
-			forward := mlx.Named(mlx.Compile, func(in inputs) *mlx.Array {
-				return m.Forward(in.Latents, in.Timestep, in.Text, s)
-			})
+			forward := mlx.Named(mlx.Compile, func(in transformer.Inputs) *mlx.Array { return transformer.Run(m.Pass(in, s)) })
 			latents := input("latents", 2, m.Config.InChannels, 6, 10)
-			out := forward(inputs{latents, m.Timestep(1), input("text", 1, 7, m.Config.TextEmbedDim)})
+			out := forward(transformer.Inputs{Latents: latents, Timestep: m.Timestep(1), Text: input("text", 1, 7, m.Config.TextEmbedDim)})
 			mlxtest.Same(t, "shape", out.Shape(), latents.Shape())
 		})
 	}

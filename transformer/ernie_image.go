@@ -127,17 +127,11 @@ func (m *ErnieImage) Timestep(t float32) *mlx.Array {
 	return mlx.Concat(1, halves[1], halves[0])
 }
 
-// Forward returns the velocity [B, C, H, W] for latents [B, C, H, W]. timestep are sinusoids from
-// [ErnieImage.Timestep], and text are prompt embeddings [1, T, text_in_dim], for all latents. It computes
-// in the dtype of the latents, in float16 with float32 residual streams.
-func (m *ErnieImage) Forward(latents, timestep, text *mlx.Array, s *ErnieImageSequence) *mlx.Array {
-	return Run(m.Pass(latents, timestep, text, s))
-}
-
-// Pass returns Forward in parts.
-func (m *ErnieImage) Pass(latents, timestep, text *mlx.Array, s *ErnieImageSequence) Pass {
-	p := &erniePass{ErnieImage: m, s: s, latents: latents, text: text}
-	p.temb = m.TimeEmbedding.Forward(m.TimeProj.Forward(timestep, latents.Dtype()))
+// Pass returns the forward pass, whose output is the velocity [B, C, H, W] of latents. It computes in the dtype of the
+// latents, in float16 with float32 residual streams.
+func (m *ErnieImage) Pass(in Inputs, s *ErnieImageSequence) Pass {
+	p := &erniePass{ErnieImage: m, s: s, latents: in.Latents, text: in.Text}
+	p.temb = m.TimeEmbedding.Forward(m.TimeProj.Forward(in.Timestep, in.Latents.Dtype()))
 	p.shares = nn.NewShares(s.group, s.h*s.w, s.text)
 	p.joint = joint{rope: s.rope}.over(p.shares)
 	p.shared = splitModulations(m.AdaLNModulation.Forward(p.temb), 2)
@@ -180,9 +174,7 @@ func (p *erniePass) Output(x *mlx.Array) *mlx.Array {
 	if !p.Observed() {
 		x = x.Slice(1, 0, n) // the reference drops the text at the end
 	}
-	y := p.image(p.turned(x), n)
-	y = y.Transpose(0, 2, 1).Reshape(x.Dim(0), -1, p.s.h, p.s.w)
-	return p.ErnieImage.tap(y, p)
+	return p.Tap(unflatten(p.image(p.turned(x), n), p.s.h, p.s.w), p.latents, p.text)
 }
 
 // image returns the output [B, L, C] for the tokens x, of which the first n are the image's.
@@ -190,11 +182,6 @@ func (p *erniePass) image(x *mlx.Array, n int) *mlx.Array {
 	defer p.Sharing(p.shares)()
 	y := p.turned(p.FinalLinear.Forward(p.FinalNorm.Forward(x, p.temb)))
 	return p.shares.Streams(0, 1).Whole(y.Slice(1, 0, n))
-}
-
-// tap passes the output of a pass through the hook.
-func (m *ErnieImage) tap(out *mlx.Array, p *erniePass) *mlx.Array {
-	return m.Tap(out, p.latents, p.text)
 }
 
 // turned swaps batch and tokens of x where hooks see them: the reference's stream is [L, B, dim].
@@ -228,7 +215,7 @@ type ernieBlock struct {
 
 func newErnieBlock(c ErnieImageConfig) *ernieBlock {
 	dim := c.HiddenSize
-	a := &ernieAttention{singleAttention: newSingleAttention(dim, c.NumAttentionHeads, c.Eps)}
+	a := &ernieAttention{selfAttention: newSelfAttention(c.NumAttentionHeads, dim/c.NumAttentionHeads, false, c.Eps).withOut(false)}
 	f := &ernieFeedForward{
 		GateProj: nn.NewLinear(dim, c.FFNHiddenSize, false), UpProj: nn.NewLinear(dim, c.FFNHiddenSize, false),
 		LinearFC2: nn.NewLinear(c.FFNHiddenSize, dim, false),
@@ -249,13 +236,13 @@ func (b *ernieBlock) Forward(x *mlx.Array, shared []modulation, p *erniePass) *m
 
 // ernieAttention is ErnieImageAttention.
 type ernieAttention struct {
-	nn.Module       `in:"0"`
-	singleAttention `w:"."`
+	nn.Module     `in:"0"`
+	selfAttention `w:"."`
 }
 
 // Forward takes x [B, L, dim]. The result may be wide: see [nn.Linear.ForwardWide].
 func (a *ernieAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
-	return a.Tap(a.forward(&a.Module, x, j), x)
+	return a.Tap(a.forward(&a.Module, x, a.QKV.Forward(x), j), x)
 }
 
 // ernieFeedForward is ErnieImageFeedForward: down(up x·gelu(gate x)).

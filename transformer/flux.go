@@ -143,42 +143,19 @@ func (m *Flux) Guidance(scale float32) *mlx.Array {
 	return nn.TimestepEmbedding(scale*1000, timestepFeatures)
 }
 
-// FluxInputs is the input of a forward pass, where a batch may be 1 for all latents.
-type FluxInputs struct {
-	Latents    *mlx.Array // [B, C, H, W]
-	Timestep   *mlx.Array // sinusoid [1, 256]
-	Condition  FluxCondition
-	Text       *mlx.Array // prompt embeddings [B, T, joint_attention_dim]
-	References *mlx.Array // packed latents [B, R, in_channels] of reference images, or nil
-	// Channels are the channels [B, H·W/4, D] of each token after those of the latents, nil for a
-	// model without: in_channels is 4C + D.
-	Channels *mlx.Array
-	// Projections are a row [1, n] of [Flux.Projections], which replace Timestep and Condition; nil
-	// without.
-	Projections *mlx.Array
-}
-
-// FluxCondition is what modulates all blocks besides the time.
-type FluxCondition struct {
-	Guidance *mlx.Array // sinusoid [1, 256], nil for a model without guidance_embeds
-	Pooled   *mlx.Array // pooled embeddings [B, pooled_projection_dim]
-}
-
-// Projections returns what a forward pass computes from the time and the condition of a single prompt
-// alone: a row [1, n] for each of the times from 0 to 1. It computes in dtype.
-func (m *Flux) Projections(c FluxCondition, times []float32, dtype mlx.Dtype) *mlx.Array {
-	return m.ofTime.project(m.TimeTextEmbed.Forward(sinusoids(times, m.Timestep), c.Guidance, c.Pooled.AsType(dtype)))
+// Projections returns what a forward pass computes from the time, the guidance and the pooled embeddings of a
+// single prompt alone: a row [1, n] for each of the times from 0 to 1. It computes in dtype.
+func (m *Flux) Projections(in Inputs, times []float32, dtype mlx.Dtype) *mlx.Array {
+	return m.ofTime.project(m.TimeTextEmbed.Forward(sinusoids(times, m.Timestep), in.Guidance, in.Pooled.AsType(dtype)))
 }
 
 // TimeLayers returns the layers of [Flux.Projections].
 func (m *Flux) TimeLayers() *TimeLayers { return &m.ofTime }
 
-// Forward returns the velocity [B, C, H, W] of latents. It computes in the dtype of the
+// Pass returns the forward pass, whose output is the velocity [B, C, H, W] of latents. Guidance is nil for a model
+// without guidance_embeds. in_channels is 4C, and with Channels as many more. It computes in the dtype of the
 // latents, in float16 with float32 residual streams, which diffusers clips instead.
-func (m *Flux) Forward(in FluxInputs, s *FluxSequence) *mlx.Array { return Run(m.Pass(in, s)) }
-
-// Pass returns Forward in parts.
-func (m *Flux) Pass(in FluxInputs, s *FluxSequence) Pass {
+func (m *Flux) Pass(in Inputs, s *FluxSequence) Pass {
 	batch, dtype := in.Latents.Dim(0), in.Latents.Dtype()
 	tokens, text := Pack(in.Latents), in.Text.AsType(dtype)
 	if in.Channels != nil {
@@ -191,8 +168,8 @@ func (m *Flux) Pass(in FluxInputs, s *FluxSequence) Pass {
 	x := m.XEmbedder.Forward(tokens)
 	p.time = stepTime{projections: in.Projections, layers: &m.ofTime}
 	if in.Projections == nil {
-		p.pooled = in.Condition.Pooled.AsType(dtype)
-		p.time.temb = m.TimeTextEmbed.Forward(in.Timestep, in.Condition.Guidance, p.pooled)
+		p.pooled = in.Pooled.AsType(dtype)
+		p.time.temb = m.TimeTextEmbed.Forward(in.Timestep, in.Guidance, p.pooled)
 	}
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
 	p.shares = nn.NewShares(s.group, s.text, tokens.Dim(1))
@@ -235,14 +212,9 @@ func (p *fluxPass) Blocks(h Hidden, first, end int) Hidden {
 
 func (p *fluxPass) Output(image *mlx.Array) *mlx.Array {
 	out := imageOf(p.shares).Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(image, p.time)) })
-	out = p.Flux.tap(out, p)
-	return Unpack(out.Slice(1, 0, p.h*p.w), p.h, p.w)
-}
-
-// tap passes the output of a pass through the hook.
-func (m *Flux) tap(out *mlx.Array, p *fluxPass) *mlx.Array {
 	n := p.text + out.Dim(1)
-	return m.Tap(out, p.tokens, p.textTokens, p.pooled, p.positions.Slice(0, 0, p.text), p.positions.Slice(0, p.text, n))
+	out = p.Tap(out, p.tokens, p.textTokens, p.pooled, p.positions.Slice(0, 0, p.text), p.positions.Slice(0, p.text, n))
+	return Unpack(out.Slice(1, 0, p.h*p.w), p.h, p.w)
 }
 
 // fluxTimeTextEmbed is CombinedTimestepGuidanceTextProjEmbeddings or, without
@@ -364,11 +336,11 @@ func (b *fluxBlock) Forward(c, x *mlx.Array, t stepTime, j joint) (nextC, nextX 
 type fluxSingleBlock struct {
 	nn.Module `in:"encoder_hidden_states hidden_states temb image_rotary_emb.0 image_rotary_emb.1"`
 
-	Norm    *adaLayerNorm   `w:"norm"`
-	ProjMLP *nn.Linear      `w:"proj_mlp"`
-	ActMLP  *nn.Activation  `w:"act_mlp"` // GELU with approximate "tanh"
-	ProjOut *nn.Linear      `w:"proj_out"`
-	Attn    *jointAttention `w:"attn"`
+	Norm    *adaLayerNorm      `w:"norm"`
+	ProjMLP *nn.Linear         `w:"proj_mlp"`
+	ActMLP  *nn.Activation     `w:"act_mlp"` // GELU with approximate "tanh"
+	ProjOut *nn.Linear         `w:"proj_out"`
+	Attn    *parallelAttention `w:"attn"`
 
 	QKVMLP nn.Stack
 }
@@ -379,7 +351,7 @@ func newFluxSingleBlock(c FluxConfig) *fluxSingleBlock {
 		Norm:    newAdaLayerNorm(dim, 1),
 		ProjMLP: nn.NewLinear(dim, 4*dim, true), ActMLP: &nn.Activation{Func: (*mlx.Array).GELUTanh},
 		ProjOut: nn.NewLinear(5*dim, dim, true),
-		Attn:    newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, true, 1e-6),
+		Attn:    newParallelAttention(newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, true, 1e-6)),
 	}
 	b.QKVMLP = nn.NewStack(b.Attn.ToQ, b.Attn.ToK, b.Attn.ToV, b.ProjMLP)
 	return b
@@ -389,7 +361,7 @@ func newFluxSingleBlock(c FluxConfig) *fluxSingleBlock {
 func (b *fluxSingleBlock) Forward(x *mlx.Array, t stepTime, j joint, text int) *mlx.Array {
 	h, mod, _ := b.Norm.Forward(x, t)
 	projected := b.QKVMLP.Forward(h)
-	attn, mlp := b.Attn.ForwardSelf(h, projected[:3], j), projected[3]
+	attn, mlp := b.Attn.Forward(h, projected[:3], j), projected[3]
 	both := b.ActMLP.Fused("fluxSingleBlock.Forward",
 		func() *mlx.Array { return mlx.ConcatGELU(attn, mlp) },
 		func() *mlx.Array { return mlx.Concat(2, attn, b.ActMLP.Forward(mlp.Array())) })

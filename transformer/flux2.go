@@ -128,25 +128,37 @@ func (p flux2Positions) then(q flux2Positions) flux2Positions {
 // column x at (0, y, x, 0), and that of reference r, from 0, at
 // (10+10r, y, x, 0).
 func (m *Flux2) Sequence(height, width, text int, references ...[2]int) (*Flux2Sequence, error) {
+	return newFlux2Sequence(height, width, text, references, func(k int) []int { return []int{0, 0, 0, k} },
+		func(p []int, r int) { p[0] = 10 + 10*r }, func(positions [][]int) flux2Positions {
+			return flux2Positions{len(positions), positionArray(positions),
+				nn.NewFluxRope(positions, m.Config.AxesDimsRope, m.Config.RopeTheta)}
+		})
+}
+
+// newFlux2Sequence lays out tokens: of the text by their numbers, and of an image at (0, y, x, 0), where place sets what
+// differs for reference r, from 0. layOut makes the tables of positions.
+func newFlux2Sequence(height, width, text int, references [][2]int, ofText func(k int) []int, place func(p []int, r int),
+	layOut func(positions [][]int) flux2Positions,
+) (*Flux2Sequence, error) {
 	for _, size := range append([][2]int{{height, width}}, references...) {
 		if size[0] < 1 || size[1] < 1 {
 			return nil, fmt.Errorf("latents of %d×%d: expected at least 1×1", size[0], size[1])
 		}
 	}
-	layout := func(positions [][]int) flux2Positions {
-		return flux2Positions{len(positions), positionArray(positions),
-			nn.NewFluxRope(positions, m.Config.AxesDimsRope, m.Config.RopeTheta)}
-	}
-	var ofText, ofReferences [][]int
+	var texts, others [][]int
 	for k := range text {
-		ofText = append(ofText, []int{0, 0, 0, k})
+		texts = append(texts, ofText(k))
 	}
 	for r, size := range references {
-		ofReferences = appendGrid(ofReferences, size[0], size[1], 10+10*r, 4)
+		grid := appendGrid(nil, size[0], size[1], 0, 4)
+		for _, p := range grid {
+			place(p, r)
+		}
+		others = append(others, grid...)
 	}
-	s := &Flux2Sequence{h: height, w: width, text: layout(ofText), target: layout(appendGrid(nil, height, width, 0, 4))}
+	s := &Flux2Sequence{h: height, w: width, text: layOut(texts), target: layOut(appendGrid(nil, height, width, 0, 4))}
 	if len(references) > 0 {
-		s.references = layout(ofReferences)
+		s.references = layOut(others)
 	}
 	return s, nil
 }
@@ -161,33 +173,20 @@ func (m *Flux2) Timestep(t float32) *mlx.Array {
 // takes if the model has guidance_embeds.
 func (m *Flux2) Guidance(scale float32) *mlx.Array { return m.Timestep(scale) }
 
-// Forward returns the velocity [B, C, h, w] for latents [B, C, h, w], with prompt embeddings
-// [B, T, joint_attention_dim]. It computes in the dtype of the latents, in float16 with
-// float32 residual streams, which diffusers clips instead, and without rounding the text.
-func (m *Flux2) Forward(in KVInputs, s *Flux2Sequence) *mlx.Array { return Run(m.Pass(in, s)) }
-
-// Pass returns Forward in parts.
-func (m *Flux2) Pass(in KVInputs, s *Flux2Sequence) Pass {
-	tokens := flux2Tokens(in.Latents)
+// Pass returns the forward pass, whose output is the velocity [B, C, h, w] of latents. Guidance is nil for a model
+// without guidance_embeds. It computes in the dtype of the latents, in float16 with float32 residual streams, which
+// diffusers clips instead, and without rounding the text.
+func (m *Flux2) Pass(in Inputs, s *Flux2Sequence) Pass {
+	tokens := flatten(in.Latents)
 	if in.References != nil {
 		tokens = mlx.Concat(1, tokens, toBatch(in.References.AsType(in.Latents.Dtype()), in.Latents.Dim(0)))
 	}
 	return m.pass(tokens, in, s, s.target.then(s.references), nil)
 }
 
-// flux2Tokens takes [B, C, h, w] to [B, h·w, C].
-func flux2Tokens(x *mlx.Array) *mlx.Array {
-	return x.Reshape(x.Dim(0), x.Dim(1), x.Dim(2)*x.Dim(3)).Transpose(0, 2, 1)
-}
-
-// latents takes the target's tokens [B, h·w, C] to [B, C, h, w].
-func (s *Flux2Sequence) latents(x *mlx.Array) *mlx.Array {
-	return x.Transpose(0, 2, 1).Reshape(x.Dim(0), x.Dim(2), s.h, s.w)
-}
-
 // pass returns the pass of an image stream's tokens [B, n, C] at some positions. One that fills
 // the KV cache runs all blocks.
-func (m *Flux2) pass(tokens *mlx.Array, in KVInputs, s *Flux2Sequence, at flux2Positions, kv *flux2KV) Pass {
+func (m *Flux2) pass(tokens *mlx.Array, in Inputs, s *Flux2Sequence, at flux2Positions, kv *flux2KV) Pass {
 	dtype := tokens.Dtype()
 	p := &flux2Pass{Flux2: m, Flux2Sequence: s, tokens: tokens, textTokens: in.Text.AsType(nn.WideDtype(dtype)), at: at}
 	p.temb = m.TimeGuidanceEmbed.Forward(in.Timestep, in.Guidance, dtype)
@@ -247,16 +246,11 @@ func (p *flux2Pass) Output(image *mlx.Array) *mlx.Array {
 	out := p.shares.Streams(last, last+1).Output(&p.Module, func() *mlx.Array {
 		return p.ProjOut.Forward(p.NormOut.Forward(image, stepTime{temb: p.temb}))
 	})
-	out = p.Flux2.tap(out, p)
+	out = p.Tap(out, p.tokens, p.textTokens, p.text.at.ExpandDims(0), p.at.at.ExpandDims(0))
 	if out.Dim(1) > p.target.n {
 		out = out.Slice(1, 0, p.target.n)
 	}
-	return p.latents(out)
-}
-
-// tap passes the output of a pass through the hook.
-func (m *Flux2) tap(out *mlx.Array, p *flux2Pass) *mlx.Array {
-	return m.Tap(out, p.tokens, p.textTokens, p.text.at.ExpandDims(0), p.at.at.ExpandDims(0))
+	return unflatten(out, p.h, p.w)
 }
 
 // modulations projects temb for this process's tokens of the image stream, the text stream, and

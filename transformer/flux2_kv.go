@@ -8,18 +8,18 @@ import (
 // Extract is the first step of the kv variant (Flux2KleinKVPipeline). It is Forward, but
 // references see only themselves and are modulated as at time 0. It also returns their
 // keys and values, which text and target see, for [Flux2.CachedPass].
-func (m *Flux2) Extract(in KVInputs, s *Flux2Sequence) (velocity *mlx.Array, cache KVCache) {
+func (m *Flux2) Extract(in Inputs, s *Flux2Sequence) (velocity *mlx.Array, cache KVCache) {
 	references := toBatch(in.References.AsType(in.Latents.Dtype()), in.Latents.Dim(0))
-	tokens := mlx.Concat(1, references, flux2Tokens(in.Latents))
+	tokens := mlx.Concat(1, references, flatten(in.Latents))
 	kv := newFlux2KV(s, newKVCache(m.layers()), true)
 	return Run(m.pass(tokens, in, s, s.references.then(s.target), kv)), kv.cache
 }
 
 // CachedPass is a later step of the kv variant: Pass with the cache from [Flux2.Extract] instead of
 // the references.
-func (m *Flux2) CachedPass(in KVInputs, s *Flux2Sequence) Pass {
+func (m *Flux2) CachedPass(in Inputs, s *Flux2Sequence) Pass {
 	in.Cache.check(m.layers())
-	return m.pass(flux2Tokens(in.Latents), in, s, s.target, newFlux2KV(s, in.Cache, false))
+	return m.pass(flatten(in.Latents), in, s, s.target, newFlux2KV(s, in.Cache, false))
 }
 
 func (m *Flux2) layers() int { return len(m.TransformerBlocks) + len(m.SingleTransformerBlocks) }

@@ -40,9 +40,9 @@ func (c goldenCase) forwardFlux2(t testing.TB, m *transformer.Flux2, points *hoo
 	points.Step = 0
 	latents := input("latents", c.Batch, m.Config.InChannels, c.Height, c.Width).AsType(dtype)
 	time, text := m.Timestep(c.time()), input("text", c.Texts, c.Text, m.Config.JointAttentionDim)
-	in := transformer.KVInputs{Latents: latents, Timestep: time, Text: text, References: references}
+	in := transformer.Inputs{Latents: latents, Timestep: time, Text: text, References: references}
 	if !c.KV {
-		return []*mlx.Array{m.Forward(in, s)}
+		return []*mlx.Array{transformer.Run(m.Pass(in, s))}
 	}
 	first, cache := m.Extract(in, s)
 	points.Step = 1

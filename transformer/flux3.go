@@ -114,52 +114,15 @@ func NewFlux3(c Flux3Config) *Flux3 {
 	return m
 }
 
-// Flux3Sequence is the layout of an image size with a number of text tokens and some reference images. It is the same
-// for all steps.
-type Flux3Sequence struct {
-	shared
-	h, w                     int
-	text, target, references flux2Positions
-}
-
 // Sequence lays out latents of height×width with a text of the given number of tokens and references of the given
 // heights and widths, all in the autoencoder's patches. Text token k is at (0, 0, 0, k), the latent in row y and column
 // x at (0, y/2, x/2, 0), and that of reference r, from 0, at (0, y/2, x/2, -1-r).
-func (m *Flux3) Sequence(height, width, text int, references ...[2]int) (*Flux3Sequence, error) {
-	for _, size := range append([][2]int{{height, width}}, references...) {
-		if size[0] < 1 || size[1] < 1 {
-			return nil, fmt.Errorf("latents of %d×%d: expected at least 1×1", size[0], size[1])
-		}
-	}
-	layout := func(halves [][]int) flux2Positions { // positions are counted in halves
-		return flux2Positions{len(halves), positionArray(halves).Times(0.5),
-			nn.NewHalvedFluxRope(halves, m.Config.AxesDimsRope, m.Config.RopeTheta)}
-	}
-	var ofText, ofReferences [][]int
-	for k := range text {
-		ofText = append(ofText, []int{0, 0, 0, 2 * k})
-	}
-	for r, size := range references {
-		first := len(ofReferences)
-		ofReferences = appendGrid(ofReferences, size[0], size[1], 0, 4)
-		for _, p := range ofReferences[first:] {
-			p[3] = -2 * (1 + r)
-		}
-	}
-	s := &Flux3Sequence{h: height, w: width, text: layout(ofText), target: layout(appendGrid(nil, height, width, 0, 4))}
-	if len(references) > 0 {
-		s.references = layout(ofReferences)
-	}
-	return s, nil
-}
-
-// Flux3Inputs are the inputs of a forward pass.
-type Flux3Inputs struct {
-	Latents    *mlx.Array // [B, C, h, w]
-	Timestep   *mlx.Array // sinusoids
-	Target     *mlx.Array // sinusoids of the timestep that the step leads to; nil unless the model is a flow map
-	Text       *mlx.Array // embeddings, [B, T, joint_attention_dim] or [1, T, joint_attention_dim]
-	References *mlx.Array // tokens of reference images, [B, R, C] or [1, R, C]; nil without any
+func (m *Flux3) Sequence(height, width, text int, references ...[2]int) (*Flux2Sequence, error) {
+	return newFlux2Sequence(height, width, text, references, func(k int) []int { return []int{0, 0, 0, 2 * k} },
+		func(p []int, r int) { p[3] = -2 * (1 + r) }, func(halves [][]int) flux2Positions { // positions are counted in halves
+			return flux2Positions{len(halves), positionArray(halves).Times(0.5),
+				nn.NewHalvedFluxRope(halves, m.Config.AxesDimsRope, m.Config.RopeTheta)}
+		})
 }
 
 // Timestep is the sinusoidal embedding [1, timestep_channels] that a pass takes, for a time t from 0 to 1 (pure noise).
@@ -167,11 +130,11 @@ func (m *Flux3) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(t*1000, m.Config.TimestepChannels)
 }
 
-// Pass returns the forward pass in parts, whose output is the velocity [B, C, h, w]. The number of its blocks is that of
-// the blocks of a mode and of the joint ones.
-func (m *Flux3) Pass(in Flux3Inputs, s *Flux3Sequence) Pass {
+// Pass returns the forward pass, whose output is the velocity [B, C, h, w]. Target is nil unless the model is a flow map.
+// The number of its blocks is that of the blocks of a mode and of the joint ones.
+func (m *Flux3) Pass(in Inputs, s *Flux2Sequence) Pass {
 	dtype, batch := in.Latents.Dtype(), in.Latents.Dim(0)
-	p := &flux3Pass{Flux3: m, Flux3Sequence: s, tokens: flux2Tokens(in.Latents), textTokens: in.Text.AsType(nn.WideDtype(dtype))}
+	p := &flux3Pass{Flux3: m, Flux2Sequence: s, tokens: flatten(in.Latents), textTokens: in.Text.AsType(nn.WideDtype(dtype))}
 	image := m.TimestepEmbedder.Forward(m.TimeProj.Forward(in.Timestep, dtype))
 	clean := m.TimestepEmbedder.Forward(m.TimeProj.Forward(m.Timestep(0), dtype))
 	if m.TargetEmbedder != nil {
@@ -236,7 +199,7 @@ func (m *Flux3) perToken(temb *mlx.Array, n, batch int) *mlx.Array {
 
 type flux3Pass struct {
 	*Flux3
-	*Flux3Sequence
+	*Flux2Sequence
 	tokens, textTokens, references, temb *mlx.Array
 	embedded                             Hidden
 	early, single                        struct{ text, image, cond flux3Modulated }
@@ -287,17 +250,9 @@ func (p *flux3Pass) Output(image *mlx.Array) *mlx.Array {
 		image = image.Slice(1, 0, n)
 	}
 	out := p.shares.Streams(1, 2).Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)) })
-	out = p.Flux3.tap(out, p)
-	return out.Transpose(0, 2, 1).Reshape(out.Dim(0), out.Dim(2), p.h, p.w)
-}
-
-// tap passes the output of a pass through the hook.
-func (m *Flux3) tap(out *mlx.Array, p *flux3Pass) *mlx.Array {
-	var at *mlx.Array
-	if p.references != nil {
-		at = p.Flux3Sequence.references.at
-	}
-	return m.Tap(out, p.tokens, p.textTokens, p.target.at, p.Flux3Sequence.text.at, p.references, at)
+	s := p.Flux2Sequence
+	out = p.Tap(out, p.tokens, p.textTokens, s.target.at, s.text.at, p.references, s.references.at)
+	return unflatten(out, p.h, p.w)
 }
 
 // flux3Modulations are the layers that modulate the tokens of each mode.
@@ -342,9 +297,9 @@ func (f flux3Modulated) then(next flux3Modulated, n, m int) flux3Modulated {
 
 // flux3Layer is what the blocks of both kinds have: attention and feed-forward of the same input.
 type flux3Layer struct {
-	Norm *nn.LayerNorm     `w:"norm"`
-	Attn *jointAttention   `w:"attn"`
-	FF   *flux2FeedForward `w:"ff"`
+	Norm *nn.LayerNorm      `w:"norm"`
+	Attn *parallelAttention `w:"attn"`
+	FF   *flux2FeedForward  `w:"ff"`
 
 	QKVFF nn.Stack
 }
@@ -352,11 +307,11 @@ type flux3Layer struct {
 func newFlux3Layer(c Flux3Config) flux3Layer {
 	dim, hidden := c.dim(), c.hidden()
 	l := flux3Layer{
-		Norm: nn.NewLayerNorm(c.Eps), Attn: newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, false, c.Eps),
+		Norm: nn.NewLayerNorm(c.Eps),
+		Attn: newParallelAttention(newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, false, c.Eps).withOut(false, &dropout{})),
 		FF: &flux2FeedForward{LinearIn: nn.NewLinear(dim, 2*hidden, false), Act: newSwiGLU(),
 			LinearOut: nn.NewLinear(hidden, dim, false)},
 	}
-	l.Attn.ToOut = []nn.Layer{nn.NewLinear(dim, dim, false), &dropout{}}
 	l.QKVFF = nn.NewStack(l.Attn.ToQ, l.Attn.ToK, l.Attn.ToV, l.FF.LinearIn)
 	return l
 }
@@ -364,7 +319,7 @@ func newFlux3Layer(c Flux3Config) flux3Layer {
 // add returns what attention and feed-forward add to tokens whose norm is x [B, L, dim].
 func (l *flux3Layer) add(x *mlx.Array, j joint) *mlx.Array {
 	projected := l.QKVFF.Forward(x)
-	return l.Attn.ForwardOut(x, projected[:3], j).Add(l.FF.after(x, projected[3]))
+	return l.Attn.Forward(x, projected[:3], j).Add(l.FF.after(x, projected[3]))
 }
 
 // flux3ModeBlock is Flux3ModeTransformerBlock.

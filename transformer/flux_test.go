@@ -34,18 +34,18 @@ func (c goldenCase) forwardFlux(t testing.TB, m *transformer.Flux, dtype mlx.Dty
 		guidance = m.Guidance(c.Guidance)
 	}
 	latents := input("latents", c.Batch, m.Config.InChannels/4, c.Height, c.Width).AsType(dtype)
-	in := transformer.FluxInputs{
+	in := transformer.Inputs{
 		Latents: latents, Timestep: m.Timestep(c.time()),
-		Text:      input("text", c.Texts, c.Text, m.Config.JointAttentionDim),
-		Condition: transformer.FluxCondition{Guidance: guidance, Pooled: input("pooled", c.Texts, m.Config.PooledProjectionDim)},
+		Text:     input("text", c.Texts, c.Text, m.Config.JointAttentionDim),
+		Guidance: guidance, Pooled: input("pooled", c.Texts, m.Config.PooledProjectionDim),
 	}
-	y := m.Forward(in, s)
+	y := transformer.Run(m.Pass(in, s))
 	if m.Observed() || c.Texts > 1 {
 		return y
 	}
-	in.Projections = projectionsOf(m.Projections(in.Condition, []float32{0.9, c.time(), 0.1}, dtype), 1, 3)
-	in.Timestep, in.Condition = nil, transformer.FluxCondition{}
-	checkProjected(t, m.Forward(in, s), y, dtype)
+	in.Projections = projectionsOf(m.Projections(in, []float32{0.9, c.time(), 0.1}, dtype), 1, 3)
+	in.Timestep, in.Guidance, in.Pooled = nil, nil, nil
+	checkProjected(t, transformer.Run(m.Pass(in, s)), y, dtype)
 	return y
 }
 

@@ -334,45 +334,76 @@ func (j joint) options() nn.AttentionOptions {
 	return nn.AttentionOptions{LengthFirst: true, Mask: j.mask, Shares: j.shares}
 }
 
-// jointAttention is FluxAttention, Flux2Attention, and Attention with
-// QwenDoubleStreamAttnProcessor2_0. For a single stream it has no projections of the
-// text and no output projection.
-type jointAttention struct {
-	nn.Module  `in:"hidden_states encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1"`
-	ToQ        *nn.Linear  `w:"to_q"`
-	ToK        *nn.Linear  `w:"to_k"`
-	ToV        *nn.Linear  `w:"to_v"`
-	NormQ      *nn.RMSNorm `w:"norm_q"`
-	NormK      *nn.RMSNorm `w:"norm_k"`
-	ToOut      []nn.Layer  `w:"to_out"`
-	AddQ       *nn.Linear  `w:"add_q_proj"`
-	AddK       *nn.Linear  `w:"add_k_proj"`
-	AddV       *nn.Linear  `w:"add_v_proj"`
-	NormAddedQ *nn.RMSNorm `w:"norm_added_q"`
-	NormAddedK *nn.RMSNorm `w:"norm_added_k"`
-	ToAddOut   *nn.Linear  `w:"to_add_out"`
+// selfAttention has the parts of diffusers' Attention over one sequence, with norms of heads.
+type selfAttention struct {
+	ToQ   *nn.Linear  `w:"to_q"`
+	ToK   *nn.Linear  `w:"to_k"`
+	ToV   *nn.Linear  `w:"to_v"`
+	NormQ *nn.RMSNorm `w:"norm_q"`
+	NormK *nn.RMSNorm `w:"norm_k"`
+	ToOut []nn.Layer  `w:"to_out"` // a linear layer and its dropout, if there is one; none where another layer follows
 
-	QKV, AddQKV nn.Stack
-	heads       int
+	QKV   nn.Stack
+	heads int
 }
 
-func newSelfAttention(heads, headDim int, bias bool, eps float64) *jointAttention {
-	dim := heads * headDim
-	return &jointAttention{
-		ToQ: nn.NewLinear(dim, dim, bias), ToK: nn.NewLinear(dim, dim, bias), ToV: nn.NewLinear(dim, dim, bias),
-		NormQ: nn.NewRMSNorm(headDim, eps), NormK: nn.NewRMSNorm(headDim, eps), heads: heads,
+// newSelfAttention declares attention without an output projection.
+func newSelfAttention(heads, headDim int, bias bool, eps float64) selfAttention {
+	linear := func() *nn.Linear { return nn.NewLinear(heads*headDim, heads*headDim, bias) }
+	a := selfAttention{
+		ToQ: linear(), ToK: linear(), ToV: linear(), NormQ: nn.NewRMSNorm(headDim, eps), NormK: nn.NewRMSNorm(headDim, eps), heads: heads,
 	}
+	a.QKV = nn.NewStack(a.ToQ, a.ToK, a.ToV)
+	return a
+}
+
+// withOut adds an output projection, and other layers after it.
+func (a selfAttention) withOut(bias bool, others ...nn.Layer) selfAttention {
+	a.ToOut = append([]nn.Layer{nn.NewLinear(a.ToQ.Out(), a.ToQ.Out(), bias)}, others...)
+	return a
+}
+
+// forward is the attention of module m to x [B, L, dim], whose projections are qkv. The result may be wide: see
+// [nn.Linear.ForwardWide].
+func (a *selfAttention) forward(m *nn.Module, x *mlx.Array, qkv []mlx.Columns, j joint) *mlx.Array {
+	q, k, v := m.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
+	return a.out(j.attend(m, q, k, v), x.Dtype())
+}
+
+// out projects the output y of attention, if it has a projection, to a result that may be wide for dtype.
+func (a *selfAttention) out(y *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	for i, layer := range a.ToOut {
+		if i == 0 {
+			y = layer.(*nn.Linear).ForwardWide(y, dtype)
+		} else {
+			y = layer.Forward(y)
+		}
+	}
+	return y
+}
+
+// jointAttention is FluxAttention, Flux2Attention, and Attention with
+// QwenDoubleStreamAttnProcessor2_0.
+type jointAttention struct {
+	nn.Module     `in:"hidden_states encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1"`
+	selfAttention `w:"."`
+	AddQ          *nn.Linear  `w:"add_q_proj"`
+	AddK          *nn.Linear  `w:"add_k_proj"`
+	AddV          *nn.Linear  `w:"add_v_proj"`
+	NormAddedQ    *nn.RMSNorm `w:"norm_added_q"`
+	NormAddedK    *nn.RMSNorm `w:"norm_added_k"`
+	ToAddOut      *nn.Linear  `w:"to_add_out"`
+
+	AddQKV nn.Stack
 }
 
 func newJointAttention(heads, headDim int, bias bool, eps float64) *jointAttention {
-	dim := heads * headDim
-	a := newSelfAttention(heads, headDim, bias, eps)
-	a.ToOut = []nn.Layer{nn.NewLinear(dim, dim, bias), &dropout{}}
-	a.AddQ, a.AddK, a.AddV = nn.NewLinear(dim, dim, bias), nn.NewLinear(dim, dim, bias), nn.NewLinear(dim, dim, bias)
-	a.NormAddedQ, a.NormAddedK = nn.NewRMSNorm(headDim, eps), nn.NewRMSNorm(headDim, eps)
-	a.ToAddOut = nn.NewLinear(dim, dim, bias)
-	a.QKV, a.AddQKV = nn.NewStack(a.ToQ, a.ToK, a.ToV), nn.NewStack(a.AddQ, a.AddK, a.AddV)
-	return a
+	added := newSelfAttention(heads, headDim, bias, eps)
+	return &jointAttention{
+		selfAttention: newSelfAttention(heads, headDim, bias, eps).withOut(bias, &dropout{}),
+		AddQ:          added.ToQ, AddK: added.ToK, AddV: added.ToV, NormAddedQ: added.NormQ, NormAddedK: added.NormK,
+		ToAddOut: nn.NewLinear(heads*headDim, heads*headDim, bias), AddQKV: added.QKV,
+	}
 }
 
 // Forward returns what attention over [c, x] adds to the image x [B, L, dim] and to
@@ -383,51 +414,25 @@ func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 	y := j.attend(&a.Module, q, k, v)
 	t, l := c.Dim(1), y.Dim(1)
 	dc = a.ToAddOut.ForwardWide(y.Slice(1, 0, t), c.Dtype())
-	dx = a.ToOut[0].(*nn.Linear).ForwardWide(y.Slice(1, t, l), x.Dtype())
-	dx = a.ToOut[1].Forward(dx)
+	dx = a.out(y.Slice(1, t, l), x.Dtype())
 	return a.Tap2(dx, dc, x, c, j.emb[0], j.emb[1])
 }
 
-// ForwardSelf takes one stream x [B, L, dim] and its projections qkv, without an output projection.
-func (a *jointAttention) ForwardSelf(x *mlx.Array, qkv []mlx.Columns, j joint) *mlx.Array {
-	q, k, v := a.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
-	return a.Tap(j.attend(&a.Module, q, k, v), x, nil, j.emb[0], j.emb[1])
+// parallelAttention is FluxAttention and Flux3Attention over one stream, whose projections are computed together with
+// those of a feed-forward.
+type parallelAttention struct {
+	nn.Module     `in:"hidden_states encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1"`
+	selfAttention `w:"."`
 }
 
-// ForwardOut is ForwardSelf with an output projection. The result may be wide: see [nn.Linear.ForwardWide].
-func (a *jointAttention) ForwardOut(x *mlx.Array, qkv []mlx.Columns, j joint) *mlx.Array {
-	q, k, v := a.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
-	y := a.ToOut[0].(*nn.Linear).ForwardWide(j.attend(&a.Module, q, k, v), x.Dtype())
-	return a.Tap(a.ToOut[1].Forward(y), x, nil, j.emb[0], j.emb[1])
+func newParallelAttention(a selfAttention) *parallelAttention {
+	a.QKV = nn.Stack{} // the projections are in one with those of the feed-forward
+	return &parallelAttention{selfAttention: a}
 }
 
-// singleAttention has the parts of diffusers' Attention over one sequence, with norms of heads and no biases.
-type singleAttention struct {
-	ToQ   *nn.Linear   `w:"to_q"`
-	ToK   *nn.Linear   `w:"to_k"`
-	ToV   *nn.Linear   `w:"to_v"`
-	NormQ *nn.RMSNorm  `w:"norm_q"`
-	NormK *nn.RMSNorm  `w:"norm_k"`
-	ToOut []*nn.Linear `w:"to_out"`
-
-	QKV   nn.Stack
-	heads int
-}
-
-func newSingleAttention(dim, heads int, eps float64) singleAttention {
-	linear := func() *nn.Linear { return nn.NewLinear(dim, dim, false) }
-	a := singleAttention{
-		ToQ: linear(), ToK: linear(), ToV: linear(), ToOut: []*nn.Linear{linear()},
-		NormQ: nn.NewRMSNorm(dim/heads, eps), NormK: nn.NewRMSNorm(dim/heads, eps), heads: heads,
-	}
-	a.QKV = nn.NewStack(a.ToQ, a.ToK, a.ToV)
-	return a
-}
-
-// forward is the attention of module m to x [B, L, dim], with the table of j. The result may be wide: see [nn.Linear.ForwardWide].
-func (a *singleAttention) forward(m *nn.Module, x *mlx.Array, j joint) *mlx.Array {
-	q, k, v := m.NormRope(j.rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
-	return a.ToOut[0].ForwardWide(j.attend(m, q, k, v), x.Dtype())
+// Forward takes x [B, L, dim] and its projections qkv. The result may be wide: see [nn.Linear.ForwardWide].
+func (a *parallelAttention) Forward(x *mlx.Array, qkv []mlx.Columns, j joint) *mlx.Array {
+	return a.Tap(a.forward(&a.Module, x, qkv, j), x, nil, j.emb[0], j.emb[1])
 }
 
 // Pack takes latents [B, C, H, W] to tokens [B, H/2·W/2, 4C], one for each 2×2
@@ -441,6 +446,16 @@ func Pack(x *mlx.Array) *mlx.Array {
 func Unpack(x *mlx.Array, h, w int) *mlx.Array {
 	b, c := x.Dim(0), x.Dim(2)/4
 	return x.Reshape(b, h, w, c, 2, 2).Transpose(0, 3, 1, 4, 2, 5).Reshape(b, c, 2*h, 2*w)
+}
+
+// flatten takes latents [B, C, h, w] to tokens [B, h·w, C].
+func flatten(x *mlx.Array) *mlx.Array {
+	return x.Reshape(x.Dim(0), x.Dim(1), x.Dim(2)*x.Dim(3)).Transpose(0, 2, 1)
+}
+
+// unflatten is the inverse of flatten.
+func unflatten(x *mlx.Array, h, w int) *mlx.Array {
+	return x.Transpose(0, 2, 1).Reshape(x.Dim(0), x.Dim(2), h, w)
 }
 
 // toBatch broadcasts x [1, L, D] to a batch of n.

@@ -20,13 +20,13 @@ func TestFluxBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		latents, text, pooled, references := input("a", 2, 6, 6, 4), input("b", 2, 5, 14), input("c", 2, 10), input("d", 1, 2, 24)
-		in := transformer.FluxInputs{Timestep: m.Timestep(0.5), References: references}
-		in.Latents, in.Text, in.Condition = latents, text, transformer.FluxCondition{Guidance: m.Guidance(3), Pooled: pooled}
-		both := m.Forward(in, s)
+		in := transformer.Inputs{Timestep: m.Timestep(0.5), References: references}
+		in.Latents, in.Text, in.Guidance, in.Pooled = latents, text, m.Guidance(3), pooled
+		both := transformer.Run(m.Pass(in, s))
 		for i := range 2 {
 			one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
-			in.Latents, in.Text, in.Condition.Pooled = one(latents), one(text), one(pooled)
-			single := m.Forward(in, s)
+			in.Latents, in.Text, in.Pooled = one(latents), one(text), one(pooled)
+			single := transformer.Run(m.Pass(in, s))
 			check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
 		}
 	})
@@ -42,10 +42,10 @@ func TestFlux2Batch(t *testing.T) {
 		}
 		latents, text, references := input("a", 2, 8, 3, 4), input("b", 2, 5, 18), input("c", 2, 4, 8)
 		run := func(of func(*mlx.Array) *mlx.Array) []*mlx.Array {
-			in := transformer.KVInputs{Latents: of(latents), Timestep: m.Timestep(0.9), Text: of(text), References: of(references)}
+			in := transformer.Inputs{Latents: of(latents), Timestep: m.Timestep(0.9), Text: of(text), References: of(references)}
 			first, cache := m.Extract(in, s)
 			in.Timestep, in.Cache = m.Timestep(0.5), cache
-			return []*mlx.Array{m.Forward(in, s), first, transformer.Run(m.CachedPass(in, s))}
+			return []*mlx.Array{transformer.Run(m.Pass(in, s)), first, transformer.Run(m.CachedPass(in, s))}
 		}
 		both := run(func(x *mlx.Array) *mlx.Array { return x })
 		for i := range 2 {
@@ -68,11 +68,11 @@ func TestTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		forward := mlx.Named(mlx.Compile, func(in transformer.FluxInputs) *mlx.Array { return m.Forward(in, s) })
+		forward := mlx.Named(mlx.Compile, func(in transformer.Inputs) *mlx.Array { return transformer.Run(m.Pass(in, s)) })
 		latents := input("latents", 2, 6, 6, 10)
-		out := forward(transformer.FluxInputs{
+		out := forward(transformer.Inputs{
 			Latents: latents, Timestep: m.Timestep(1), Text: input("text", 1, 7, 14),
-			Condition: transformer.FluxCondition{Guidance: m.Guidance(3), Pooled: input("pooled", 1, 10)},
+			Guidance: m.Guidance(3), Pooled: input("pooled", 1, 10),
 		})
 		mlxtest.Same(t, "flux", out.Shape(), latents.Shape())
 	})
@@ -87,15 +87,15 @@ func TestTrace(t *testing.T) {
 			Velocity *mlx.Array
 			Cache    transformer.KVCache
 		}
-		extract := mlx.Named(mlx.Compile, func(in transformer.KVInputs) (out outputs) {
+		extract := mlx.Named(mlx.Compile, func(in transformer.Inputs) (out outputs) {
 			out.Velocity, out.Cache = m.Extract(in, s)
 			return out
 		})
-		cached := mlx.Named(mlx.Compile, func(in transformer.KVInputs) *mlx.Array {
+		cached := mlx.Named(mlx.Compile, func(in transformer.Inputs) *mlx.Array {
 			return transformer.Run(m.CachedPass(in, s))
 		})
 		latents := input("latents", 2, 8, 3, 5)
-		in := transformer.KVInputs{
+		in := transformer.Inputs{
 			Latents: latents, Timestep: m.Timestep(1), Text: input("text", 1, 7, 18), References: input("references", 1, 6, 8),
 		}
 		first := extract(in)
@@ -210,7 +210,7 @@ func TestSequenceErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.CachedPass(transformer.KVInputs{
+		m.CachedPass(transformer.Inputs{
 			Latents: input("latents", 1, 12, 1, 1), Timestep: m.Timestep(1), Text: input("text", 1, 1, 20), Cache: cache,
 		}, s)
 	}))

@@ -169,20 +169,13 @@ func (m *Krea2) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(t*1000, m.Config.TimestepEmbedDim)
 }
 
-// Forward returns the velocity [B, C, H, W] for latents [B, C, H, W]. timestep are sinusoids from
-// [Krea2.Timestep], and text are hidden states of the text encoder [B, T, num_text_layers,
-// text_hidden_dim] or the result of [Krea2.FuseText] for them, whose batch may be 1 for all latents. It
-// computes in the dtype of the latents, in float16 with float32 residual streams.
-func (m *Krea2) Forward(latents, timestep, text *mlx.Array, s *Krea2Sequence) *mlx.Array {
-	return Run(m.Pass(latents, timestep, text, s))
-}
-
-// Pass returns Forward in parts. The fusion of the text's layers belongs to the embedding.
-func (m *Krea2) Pass(latents, timestep, text *mlx.Array, s *Krea2Sequence) Pass {
-	dtype := latents.Dtype()
-	p := &krea2Pass{Krea2: m, s: s, tokens: Pack(latents), text: text}
+// Pass returns the forward pass, whose output is the velocity [B, C, H, W] of latents. Text are hidden states of the text
+// encoder [B, T, num_text_layers, text_hidden_dim], whose fusion belongs to the embedding, or the result of
+// [Krea2.FuseText] for them. It computes in the dtype of the latents, in float16 with float32 residual streams.
+func (m *Krea2) Pass(in Inputs, s *Krea2Sequence) Pass {
+	p := &krea2Pass{Krea2: m, s: s, tokens: Pack(in.Latents), text: in.Text}
 	p.shares = nn.NewShares(s.group, s.text, s.h*s.w)
-	p.temb = m.TimeEmbed.Forward(timestep.AsType(dtype))
+	p.temb = m.TimeEmbed.Forward(in.Timestep.AsType(in.Latents.Dtype()))
 	p.modulation = m.TimeModProj.Forward(geluTanh(p.temb))
 	return m.inStages(p)
 }
@@ -229,12 +222,7 @@ func (p *krea2Pass) Output(x *mlx.Array) *mlx.Array {
 	out := imageOf(p.shares).Output(&p.Module, func() *mlx.Array {
 		return p.FinalLayer.Forward(x.Slice(1, p.shares.Count(0), x.Dim(1)), p.temb)
 	})
-	return Unpack(p.Krea2.tap(out, p), p.s.h, p.s.w)
-}
-
-// tap passes the output of a pass through the hook.
-func (m *Krea2) tap(out *mlx.Array, p *krea2Pass) *mlx.Array {
-	return m.Tap(out, p.tokens, p.text, p.s.positions)
+	return Unpack(p.Tap(out, p.tokens, p.text, p.s.positions), p.s.h, p.s.w)
 }
 
 func geluTanh(x *mlx.Array) *mlx.Array { return mlx.ConcatGELU(nil, mlx.AllColumns(x)) }

@@ -30,9 +30,11 @@ func (c goldenCase) forwardKrea2(t testing.TB, m *transformer.Krea2, dtype mlx.D
 	s.SplitOver(members)
 	latents := input("latents", c.Batch, m.Config.InChannels/4, c.Height, c.Width).AsType(dtype)
 	text := krea2Text(m, "text", c.Texts, c.Text)
-	y := m.Forward(latents, m.Timestep(c.time()), text, s)
+	in := transformer.Inputs{Latents: latents, Timestep: m.Timestep(c.time()), Text: text}
+	y := transformer.Run(m.Pass(in, s))
 	if !m.Observed() {
-		fused := m.Forward(latents, m.Timestep(c.time()), m.FuseText(text, dtype), s)
+		in.Text = m.FuseText(text, dtype)
+		fused := transformer.Run(m.Pass(in, s))
 		check(t, "with fused text", fused.AsType(mlx.Float32).Floats(), y.AsType(mlx.Float32).Floats(), 1e-6)
 	}
 	return y
@@ -70,10 +72,10 @@ func TestKrea2Batch(t *testing.T) {
 				t.Fatal(err)
 			}
 			latents, text := input("a", 2, m.Config.InChannels/4, 6, 4), krea2Text(m, "b", 2, 5)
-			both := m.Forward(latents, m.Timestep(0.5), text, s)
+			both := transformer.Run(m.Pass(transformer.Inputs{Latents: latents, Timestep: m.Timestep(0.5), Text: text}, s))
 			for i := range 2 {
 				one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
-				single := m.Forward(one(latents), m.Timestep(0.5), one(text), s)
+				single := transformer.Run(m.Pass(transformer.Inputs{Latents: one(latents), Timestep: m.Timestep(0.5), Text: one(text)}, s))
 				check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
 			}
 		})
@@ -89,12 +91,9 @@ func TestKrea2Trace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			type inputs struct{ Latents, Timestep, Text *mlx.Array }
-			forward := mlx.Named(mlx.Compile, func(in inputs) *mlx.Array {
-				return m.Forward(in.Latents, in.Timestep, in.Text, s)
-			})
+			forward := mlx.Named(mlx.Compile, func(in transformer.Inputs) *mlx.Array { return transformer.Run(m.Pass(in, s)) })
 			latents := input("latents", 2, m.Config.InChannels/4, 6, 10)
-			out := forward(inputs{latents, m.Timestep(1), krea2Text(m, "text", 1, 7)})
+			out := forward(transformer.Inputs{Latents: latents, Timestep: m.Timestep(1), Text: krea2Text(m, "text", 1, 7)})
 			mlxtest.Same(t, "shape", out.Shape(), latents.Shape())
 		})
 	}

@@ -97,11 +97,12 @@ func forwardLargeZImage(t *testing.T, dtype mlx.Dtype, prepare func(any, *hooks.
 	if err != nil {
 		t.Fatal(err)
 	}
-	latents := input("latents", 1, 4, 6, 8).AsType(dtype)
-	caption := input("text", 5, 24).Times(1e7)
-	y := m.Forward(latents, m.Timestep(0.3), caption, s)
+	in := transformer.Inputs{Latents: input("latents", 1, 4, 6, 8).AsType(dtype), Timestep: m.Timestep(0.3)}
+	in.Text = input("text", 5, 24).Times(1e7)
+	y := transformer.Run(m.Pass(in, s))
 	if !m.Observed() {
-		refined := m.Forward(latents, m.Timestep(0.3), m.RefineCaption(caption, s, dtype), s)
+		in.Text = m.RefineCaption(in.Text, s, dtype)
+		refined := transformer.Run(m.Pass(in, s))
 		check(t, "with a refined caption", refined.AsType(mlx.Float32).Floats(), y.AsType(mlx.Float32).Floats(), 1e-6)
 	}
 	return y

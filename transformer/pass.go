@@ -26,6 +26,24 @@ type Pass interface {
 // tokens.
 type Hidden struct{ Text, Image *mlx.Array }
 
+// Inputs are the inputs of a forward pass. A model takes those that its Pass names; the others are nil. Text,
+// Pooled, References and Channels may have a batch of 1 for all latents.
+type Inputs struct {
+	Latents  *mlx.Array // [B, C, H, W]
+	Timestep *mlx.Array // sinusoids [1, n] from the model's method Timestep
+	Target   *mlx.Array // sinusoids of the timestep that the step of a flow map leads to
+	Guidance *mlx.Array // sinusoids of a guidance scale from the model's method Guidance
+	Text     *mlx.Array // embeddings of the prompt [B, T, D]
+	Pooled   *mlx.Array // pooled embeddings of the prompt [B, D]
+	// References are tokens [B, R, D] of reference images, and Channels what each token [B, H·W/4, D] has
+	// after the channels of the latents.
+	References, Channels *mlx.Array
+	// Projections are the rows [n, D] of a step from the model's method Projections, which replace Timestep,
+	// Guidance and Pooled.
+	Projections *mlx.Array
+	Cache       KVCache // for CachedPass
+}
+
 // Run runs all parts of a pass.
 func Run(p Pass) *mlx.Array {
 	return p.Output(p.Blocks(p.Embed(), 0, p.Len()).Image)

@@ -11,16 +11,6 @@ import (
 // the same at every step.
 type KVCache struct{ Keys, Values []*mlx.Array }
 
-// KVInputs are the inputs of a transformer that may keep a [KVCache].
-type KVInputs struct {
-	Latents    *mlx.Array // [B, C, h, w]
-	Timestep   *mlx.Array // sinusoids
-	Guidance   *mlx.Array // sinusoids; nil for models that do not take the guidance scale
-	Text       *mlx.Array // embeddings, [B, T, D] or [1, T, D]
-	References *mlx.Array // tokens of reference images, [B, R, C] or [1, R, C]; nil without any
-	Cache      KVCache    // for CachedPass
-}
-
 // newKVCache returns an empty cache.
 func newKVCache(layers int) KVCache {
 	return KVCache{make([]*mlx.Array, layers), make([]*mlx.Array, layers)}

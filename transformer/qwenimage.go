@@ -168,18 +168,6 @@ func (m *QwenImage) Timestep(t float32) *mlx.Array {
 	return nn.ScaledTimestepEmbedding(t, 1000, timestepFeatures)
 }
 
-// QwenImageInputs is the input of a forward pass, where text and references may have a batch of 1
-// for all latents.
-type QwenImageInputs struct {
-	Latents    *mlx.Array // [B, C, H, W]
-	Timestep   *mlx.Array // sinusoid [1, 256]
-	Text       *mlx.Array // prompt embeddings [B, T, joint_attention_dim]
-	References *mlx.Array // packed latents [B, R, 4C] of reference images in the sequence's order, or nil
-	// Projections are the rows of a step from [QwenImage.Projections], which replace Timestep; nil
-	// without.
-	Projections *mlx.Array
-}
-
 // Projections returns what a forward pass computes from the time alone: a row [1, n] for each of the
 // times from 0 to 1, and with zero_cond_t one for time 0, which the rows of each step end with. It
 // computes in dtype.
@@ -194,15 +182,10 @@ func (m *QwenImage) Projections(times []float32, dtype mlx.Dtype) *mlx.Array {
 // TimeLayers returns the layers of [QwenImage.Projections].
 func (m *QwenImage) TimeLayers() *TimeLayers { return &m.ofTime }
 
-// Forward returns the velocity [B, C, H, W] of latents. It computes in the dtype of the latents. In
-// float16 the residual streams, which reach tens of millions in the published model, are float32,
-// and the text is not rounded before its norm.
-func (m *QwenImage) Forward(in QwenImageInputs, s *QwenImageSequence) *mlx.Array {
-	return Run(m.Pass(in, s))
-}
-
-// Pass returns Forward in parts.
-func (m *QwenImage) Pass(in QwenImageInputs, s *QwenImageSequence) Pass {
+// Pass returns the forward pass, whose output is the velocity [B, C, H, W] of latents. References are in the sequence's
+// order. It computes in the dtype of the latents. In float16 the residual streams, which reach tens of millions in
+// the published model, are float32, and the text is not rounded before its norm.
+func (m *QwenImage) Pass(in Inputs, s *QwenImageSequence) Pass {
 	dtype := in.Latents.Dtype()
 	tokens, text := Pack(in.Latents), in.Text.AsType(nn.WideDtype(dtype))
 	if in.References != nil {
@@ -222,7 +205,7 @@ func (m *QwenImage) Pass(in QwenImageInputs, s *QwenImageSequence) Pass {
 }
 
 // time returns the time of a step, and with zero_cond_t time 0 in the second row, for the tokens x.
-func (m *QwenImage) time(in QwenImageInputs, x *mlx.Array) stepTime {
+func (m *QwenImage) time(in Inputs, x *mlx.Array) stepTime {
 	if in.Projections != nil {
 		return stepTime{projections: in.Projections, layers: &m.ofTime}
 	}
@@ -258,13 +241,7 @@ func (p *qwenImagePass) Blocks(h Hidden, first, end int) Hidden {
 
 func (p *qwenImagePass) Output(image *mlx.Array) *mlx.Array {
 	out := imageOf(p.shares).Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(image, p.time.now())) })
-	out = p.QwenImage.tap(out, p)
-	return Unpack(out.Slice(1, 0, p.target), p.h, p.w)
-}
-
-// tap passes the output of a pass through the hook.
-func (m *QwenImage) tap(out *mlx.Array, p *qwenImagePass) *mlx.Array {
-	return m.Tap(out, p.tokens, p.textTokens)
+	return Unpack(p.Tap(out, p.tokens, p.textTokens).Slice(1, 0, p.target), p.h, p.w)
 }
 
 // qwenImageTimeEmbed is QwenTimestepProjEmbeddings.

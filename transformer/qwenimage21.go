@@ -96,35 +96,29 @@ func (m *QwenImage21) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(1000*t, timestepFeatures)
 }
 
-// Forward returns the velocity [B, C, h, w] for latents [B, C, h, w], with sinusoids [1, 256] and
-// embeddings [B, T, context_in_dim] with the slots of the sequence. It computes in the dtype of the
-// latents, in float16 with float32 residual streams, which diffusers clips instead, and without
-// rounding the text before its norm.
-func (m *QwenImage21) Forward(in KVInputs, s *QwenImage21Sequence) *mlx.Array {
-	return Run(m.Pass(in, s))
-}
-
-// Pass returns Forward in parts.
-func (m *QwenImage21) Pass(in KVInputs, s *QwenImage21Sequence) Pass {
+// Pass returns the forward pass, whose output is the velocity [B, C, h, w] of latents. Text has the slots of the
+// sequence. It computes in the dtype of the latents, in float16 with float32 residual streams, which diffusers clips
+// instead, and without rounding the text before its norm.
+func (m *QwenImage21) Pass(in Inputs, s *QwenImage21Sequence) Pass {
 	return m.pass(in, s, blockCausal{})
 }
 
-// Extract is Forward for a model with causal_condition. It also returns keys and values of the
+// Extract runs the pass of a model with causal_condition. It also returns keys and values of the
 // prompt and the reference images, for [QwenImage21.CachedPass].
-func (m *QwenImage21) Extract(in KVInputs, s *QwenImage21Sequence) (*mlx.Array, KVCache) {
+func (m *QwenImage21) Extract(in Inputs, s *QwenImage21Sequence) (*mlx.Array, KVCache) {
 	cache := newKVCache(len(m.TransformerBlocks))
 	return Run(m.pass(in, s, blockCausal{cache: cache, fill: true})), cache
 }
 
 // CachedPass is a later step than [QwenImage21.Extract]: the pass of the latents alone. Text and
 // references are used only for hooks, since the reference embeds them at every step.
-func (m *QwenImage21) CachedPass(in KVInputs, s *QwenImage21Sequence) Pass {
+func (m *QwenImage21) CachedPass(in Inputs, s *QwenImage21Sequence) Pass {
 	in.Cache.check(len(m.TransformerBlocks))
 	return m.pass(in, s, blockCausal{cache: in.Cache, read: true})
 }
 
-func (m *QwenImage21) pass(in KVInputs, s *QwenImage21Sequence, b blockCausal) Pass {
-	dtype, target, timestep := in.Latents.Dtype(), flux2Tokens(in.Latents), in.Timestep
+func (m *QwenImage21) pass(in Inputs, s *QwenImage21Sequence, b blockCausal) Pass {
+	dtype, target, timestep := in.Latents.Dtype(), flatten(in.Latents), in.Timestep
 	p := &qwenImage21Pass{QwenImage21: m, QwenImage21Sequence: s, tokens: target, textTokens: in.Text.AsType(nn.WideDtype(dtype))}
 	if in.References != nil && (!b.read || m.Observed()) {
 		p.tokens = mlx.Concat(1, toBatch(in.References.AsType(dtype), target.Dim(0)), target)
@@ -223,17 +217,11 @@ func (p *qwenImage21Pass) Output(x *mlx.Array) *mlx.Array {
 		x, p.isTarget = target(x), nil
 	}
 	out := p.shares.Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(x, p)) })
-	out = target(p.QwenImage21.tap(out, p))
-	return out.Transpose(0, 2, 1).Reshape(out.Dim(0), out.Dim(2), p.h, p.w)
-}
-
-// tap passes the output of a pass through the hook.
-func (m *QwenImage21) tap(out *mlx.Array, p *qwenImage21Pass) *mlx.Array {
-	if !m.Observed() {
-		return out
+	if p.Observed() {
+		slots := mlx.FromFloat32(p.slots, 1, len(p.slots)).BroadcastTo(out.Dim(0), len(p.slots))
+		out = p.Tap(out, p.tokens, p.textTokens, slots)
 	}
-	slots := mlx.FromFloat32(p.slots, 1, len(p.slots)).BroadcastTo(out.Dim(0), len(p.slots))
-	return m.Tap(out, p.tokens, p.textTokens, slots)
+	return unflatten(target(out), p.h, p.w)
 }
 
 // qwenImage21PosEmbed is QwenImage21Rope, whose tables are computed on the host.
@@ -299,16 +287,13 @@ func newQwenImage21Block(c QwenImage21Config) *qwenImage21Block {
 	b := &qwenImage21Block{
 		ImgNorm1: nn.NewLayerNorm(c.Eps), ImgNorm2: nn.NewLayerNorm(c.Eps),
 		Attn: &qwenImage21Attention{
-			ToQ: linear(dim, dim), ToK: linear(dim, dim), ToV: linear(dim, dim),
-			NormQ: nn.NewRMSNorm(c.AttentionHeadDim, c.Eps), NormK: nn.NewRMSNorm(c.AttentionHeadDim, c.Eps),
-			ToOut: []nn.Layer{linear(dim, dim), &dropout{}}, heads: c.NumAttentionHeads,
+			selfAttention: newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, false, c.Eps).withOut(false, &dropout{}),
 		},
 		ImgMLP: &qwenImage21FeedForward{
 			GateLayer: linear(dim, c.MLPRatio*dim), ActivationFn: &nn.SiLU{},
 			Proj: linear(dim, c.MLPRatio*dim), Out: linear(c.MLPRatio*dim, dim),
 		},
 	}
-	b.Attn.QKV = nn.NewStack(b.Attn.ToQ, b.Attn.ToK, b.Attn.ToV)
 	b.ImgMLP.Inner = nn.NewStack(b.ImgMLP.GateLayer, b.ImgMLP.Proj)
 	return b
 }
@@ -324,23 +309,14 @@ func (b *qwenImage21Block) Forward(x *mlx.Array, layer int, p *qwenImage21Pass) 
 // qwenImage21Attention is QwenImage21Attention with QwenImage21AttnProcessor. Its output may be
 // wide: see [nn.Linear.ForwardWide].
 type qwenImage21Attention struct {
-	nn.Module `in:"hidden_states rotary_emb"`
-	ToQ       *nn.Linear  `w:"to_q"`
-	ToK       *nn.Linear  `w:"to_k"`
-	ToV       *nn.Linear  `w:"to_v"`
-	NormQ     *nn.RMSNorm `w:"norm_q"`
-	NormK     *nn.RMSNorm `w:"norm_k"`
-	ToOut     []nn.Layer  `w:"to_out"`
-
-	QKV   nn.Stack
-	heads int
+	nn.Module     `in:"hidden_states rotary_emb"`
+	selfAttention `w:"."`
 }
 
 func (a *qwenImage21Attention) Forward(x *mlx.Array, layer int, p *qwenImage21Pass) *mlx.Array {
 	q, k, v := a.NormRope(p.rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
 	y := p.attention.attend(&a.Module, layer, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3))
-	out := a.ToOut[0].(*nn.Linear).ForwardWide(nn.MergeHeads(y), x.Dtype())
-	return a.Tap(a.ToOut[1].Forward(out), x, p.tapped.rope)
+	return a.Tap(a.out(nn.MergeHeads(y), x.Dtype()), x, p.tapped.rope)
 }
 
 // qwenImage21FeedForward is QwenImage21SwiGLUFeedForward. Its output may be wide: see

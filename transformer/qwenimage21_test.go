@@ -42,9 +42,9 @@ func (c goldenCase) forwardQwenImage21(t testing.TB, m *transformer.QwenImage21,
 	points.Step = 0
 	latents := input("latents", c.Batch, m.Config.InChannels, c.Height, c.Width).AsType(dtype)
 	text := input("text", c.Texts, len(c.Prompt), m.Config.ContextInDim).Times(c.TextScale)
-	in := transformer.KVInputs{Latents: latents, Timestep: m.Timestep(c.time()), Text: text, References: references}
+	in := transformer.Inputs{Latents: latents, Timestep: m.Timestep(c.time()), Text: text, References: references}
 	if !c.KV {
-		return []*mlx.Array{m.Forward(in, s)}
+		return []*mlx.Array{transformer.Run(m.Pass(in, s))}
 	}
 	first, cache := m.Extract(in, s)
 	points.Step, in.Cache = 1, cache
@@ -90,19 +90,19 @@ func TestQwenImage21Compiled(t *testing.T) {
 			Velocity *mlx.Array
 			Cache    transformer.KVCache
 		}
-		in := transformer.KVInputs{
+		in := transformer.Inputs{
 			Latents:    input("latents", 1, m.Config.InChannels, c.Height, c.Width),
 			Timestep:   m.Timestep(c.time()),
 			Text:       input("text", 1, len(c.Prompt), m.Config.ContextInDim),
 			References: input("references", 1, 36, m.Config.InChannels),
 		}
-		first := mlx.Named(mlx.Compile, func(in transformer.KVInputs) (out outputs) {
+		first := mlx.Named(mlx.Compile, func(in transformer.Inputs) (out outputs) {
 			out.Velocity, out.Cache = m.Extract(in, s)
 			return out
 		})(in)
 		check(t, "extract", first.Velocity.Floats(), c.Outputs[0], g.tolerance())
 		in.Cache = first.Cache
-		later := mlx.Named(mlx.Compile, func(in transformer.KVInputs) *mlx.Array {
+		later := mlx.Named(mlx.Compile, func(in transformer.Inputs) *mlx.Array {
 			return transformer.Run(m.CachedPass(in, s))
 		})
 		check(t, "cached", later(in).Floats(), c.Outputs[1], g.tolerance())
@@ -122,7 +122,7 @@ func TestQwenImage21Prefix(t *testing.T) {
 		}
 		var keys [][]float32
 		for _, name := range []string{"latents", "other latents"} {
-			_, cache := m.Extract(transformer.KVInputs{
+			_, cache := m.Extract(transformer.Inputs{
 				Latents:    input(name, 1, m.Config.InChannels, c.Height, c.Width),
 				Timestep:   m.Timestep(float32(len(name)) / 20),
 				Text:       input("text", 1, len(c.Prompt), m.Config.ContextInDim),

@@ -40,16 +40,16 @@ func (c goldenCase) forwardQwenImage(t testing.TB, m *transformer.QwenImage, dty
 	if tokens != nil {
 		references = mlx.Concat(1, tokens...)
 	}
-	in := transformer.QwenImageInputs{
+	in := transformer.Inputs{
 		Latents: input("latents", c.Batch, channels, c.Height, c.Width).AsType(dtype), Timestep: m.Timestep(c.time()),
 		Text: input("text", c.Texts, c.Text, m.Config.JointAttentionDim).Times(c.TextScale), References: references,
 	}
-	y := m.Forward(in, s)
+	y := transformer.Run(m.Pass(in, s))
 	if m.Observed() {
 		return y
 	}
 	in.Projections, in.Timestep = projectionsOf(m.Projections([]float32{0.9, c.time(), 0.1}, dtype), 1, 3), nil
-	checkProjected(t, m.Forward(in, s), y, dtype)
+	checkProjected(t, transformer.Run(m.Pass(in, s)), y, dtype)
 	return y
 }
 
@@ -97,9 +97,9 @@ func TestQwenImageFarPositions(t *testing.T) {
 			}
 			return nil, nil
 		}
-		m.Forward(transformer.QwenImageInputs{
+		transformer.Run(m.Pass(transformer.Inputs{
 			Latents: input("latents", 1, 4, 2, 12004), Timestep: m.Timestep(1), Text: input("text", 1, 1, 20),
-		}, s)
+		}, s))
 	})
 	if !errors.Is(err, stop) {
 		t.Fatal(err)
@@ -122,14 +122,14 @@ func TestQwenImageBatch(t *testing.T) {
 			channels := m.Config.InChannels
 			latents, text, references := input("a", 2, channels/4, 6, 4), input("b", 2, 5, m.Config.JointAttentionDim),
 				input("c", 2, 5, channels)
-			both := m.Forward(transformer.QwenImageInputs{
+			both := transformer.Run(m.Pass(transformer.Inputs{
 				Latents: latents, Timestep: m.Timestep(0.5), Text: text, References: references,
-			}, s)
+			}, s))
 			for i := range 2 {
 				one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
-				single := m.Forward(transformer.QwenImageInputs{
+				single := transformer.Run(m.Pass(transformer.Inputs{
 					Latents: one(latents), Timestep: m.Timestep(0.5), Text: one(text), References: one(references),
-				}, s)
+				}, s))
 				check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
 			}
 		})
@@ -145,10 +145,10 @@ func TestQwenImageTrace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			forward := mlx.Named(mlx.Compile, func(in transformer.QwenImageInputs) *mlx.Array { return m.Forward(in, s) })
+			forward := mlx.Named(mlx.Compile, func(in transformer.Inputs) *mlx.Array { return transformer.Run(m.Pass(in, s)) })
 			latents := input("latents", 2, m.Config.InChannels/4, 6, 10)
 			text, references := input("text", 1, 7, m.Config.JointAttentionDim), input("references", 1, 2, m.Config.InChannels)
-			out := forward(transformer.QwenImageInputs{Latents: latents, Timestep: m.Timestep(1), Text: text, References: references})
+			out := forward(transformer.Inputs{Latents: latents, Timestep: m.Timestep(1), Text: text, References: references})
 			mlxtest.Same(t, "shape", out.Shape(), latents.Shape())
 		})
 	}

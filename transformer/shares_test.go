@@ -74,7 +74,8 @@ func splitCases(t *testing.T) map[string]func(batch int) splitCase {
 				s, err := m.Sequence(10, 14, 33)
 				must(err)
 				s.SplitOver(members)
-				return m.Forward(latents, m.Timestep(0.4), input("text", 33, c.CapFeatDim), s)
+				in := transformer.Inputs{Latents: latents, Timestep: m.Timestep(0.4), Text: input("text", 33, c.CapFeatDim)}
+				return transformer.Run(m.Pass(in, s))
 			}, []int{batch, c.InChannels, 10, 14}}
 		},
 		"ERNIE-Image": func(batch int) splitCase {
@@ -85,7 +86,8 @@ func splitCases(t *testing.T) map[string]func(batch int) splitCase {
 			return splitCase{m, func(latents *mlx.Array) *mlx.Array {
 				s := m.Sequence(3, 5, 7)
 				s.SplitOver(members)
-				return m.Forward(latents, m.Timestep(400), input("text", 1, 7, c.TextInDim), s)
+				in := transformer.Inputs{Latents: latents, Timestep: m.Timestep(400), Text: input("text", 1, 7, c.TextInDim)}
+				return transformer.Run(m.Pass(in, s))
 			}, []int{batch, c.InChannels, 3, 5}}
 		},
 		"FLUX.3": func(batch int) splitCase {
@@ -97,7 +99,7 @@ func splitCases(t *testing.T) map[string]func(batch int) splitCase {
 				s, err := m.Sequence(3, 5, 7, [2]int{2, 3}, [2]int{3, 1})
 				must(err)
 				s.SplitOver(members)
-				return transformer.Run(m.Pass(transformer.Flux3Inputs{
+				return transformer.Run(m.Pass(transformer.Inputs{
 					Latents: latents, Timestep: m.Timestep(0.4),
 					Text: input("text", 1, 7, c.JointAttentionDim), References: input("references", 1, 9, c.InChannels),
 				}, s))

@@ -187,20 +187,13 @@ func (m *ZImage) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(t*float32(m.Config.TScale), timestepFeatures)
 }
 
-// Forward returns the negated velocity [B, C, H, W] for latents [B, C, H, W].
-// timestep are sinusoids [1, 256], and caption are prompt embeddings
-// [T, cap_feat_dim] for the whole batch, or the result of [ZImage.RefineCaption] for them. It
-// computes in the dtype of the latents, in float16 with float32 residual streams, and the
-// caption up to the first layer in float32.
-func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequence) *mlx.Array {
-	return Run(m.Pass(latents, timestep, caption, s))
-}
-
-// Pass returns Forward in parts. Its blocks are those of layers; the refiners belong to the
-// embedding.
-func (m *ZImage) Pass(latents, timestep, caption *mlx.Array, s *ZImageSequence) Pass {
-	temb := m.TEmbedder.Forward(timestep.AsType(latents.Dtype()))
-	p := &zimagePass{ZImage: m, s: s, latents: latents, caption: caption, temb: temb}
+// Pass returns the forward pass, whose output is the negated velocity [B, C, H, W] of latents. Text are prompt embeddings
+// [T, cap_feat_dim] for the whole batch, or the result of [ZImage.RefineCaption] for them. Its blocks are those of
+// layers; the refiners belong to the embedding. It computes in the dtype of the latents, in float16 with float32
+// residual streams, and the caption up to the first layer in float32.
+func (m *ZImage) Pass(in Inputs, s *ZImageSequence) Pass {
+	temb := m.TEmbedder.Forward(in.Timestep.AsType(in.Latents.Dtype()))
+	p := &zimagePass{ZImage: m, s: s, latents: in.Latents, caption: in.Text, temb: temb}
 	p.shares = nn.NewShares(s.group, padTo(s.image, zimageSeqMultiple), padTo(s.caption, zimageSeqMultiple))
 	return m.inStages(p)
 }
@@ -346,7 +339,7 @@ func newZImageBlock(c ZImageConfig, modulated bool) *zimageBlock {
 	norm := func() *nn.RMSNorm { return nn.NewRMSNorm(c.Dim, c.NormEps) }
 	hidden := int(float64(c.Dim) / 3 * 8)
 	b := &zimageBlock{
-		Attention: &zimageAttention{singleAttention: newSingleAttention(c.Dim, c.NHeads, 1e-5)},
+		Attention: &zimageAttention{selfAttention: newSelfAttention(c.NHeads, c.Dim/c.NHeads, false, 1e-5).withOut(false)},
 		FeedForward: &zimageFeedForward{
 			W1: nn.NewLinear(c.Dim, hidden, false), W2: nn.NewLinear(hidden, c.Dim, false), W3: nn.NewLinear(c.Dim, hidden, false),
 		},
@@ -378,11 +371,11 @@ func (b *zimageBlock) Forward(x, temb *mlx.Array, j joint) *mlx.Array {
 // zimageAttention is diffusers' Attention with ZSingleStreamAttnProcessor.
 type zimageAttention struct {
 	nn.Module
-	singleAttention `w:"."`
+	selfAttention `w:"."`
 }
 
 func (a *zimageAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
-	return a.Tap(a.forward(&a.Module, x, j), x)
+	return a.Tap(a.forward(&a.Module, x, a.QKV.Forward(x), j), x)
 }
 
 // zimageFeedForward is FeedForward: w2(silu(w1 x)·w3 x).

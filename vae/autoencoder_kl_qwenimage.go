@@ -152,17 +152,22 @@ type qwenEncoder struct {
 	strips *strips
 }
 
-func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
-	widths := c.widths()
-	last := widths[len(widths)-1]
-	e := &qwenEncoder{
-		ConvIn:       nn.NewCausalConv3d(c.InputChannels, c.BaseDim, 3, 1),
-		MidBlock:     newQwenMidBlock(nn.NewCausalConv3d, last),
+// newQwenEncoderEnds declares an encoder without its levels, of which the first has inputs of first channels, and the last
+// outputs of last channels.
+func newQwenEncoderEnds(conv newConv, image, first, last, z int, s *strips) *qwenEncoder {
+	return &qwenEncoder{
+		ConvIn:       conv(image, first, 3, 1),
+		MidBlock:     newQwenMidBlock(conv, last),
 		NormOut:      newChannelNorm(last, 1, 1, 1),
 		Nonlinearity: &nn.SiLU{ChannelsLast: true},
-		ConvOut:      nn.NewCausalConv3d(last, 2*c.ZDim, 3, 1),
+		ConvOut:      conv(last, 2*z, 3, 1),
 		strips:       s,
 	}
+}
+
+func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
+	widths := c.widths()
+	e := newQwenEncoderEnds(nn.NewCausalConv3d, c.InputChannels, c.BaseDim, widths[len(widths)-1], c.ZDim, s)
 	in := c.BaseDim
 	for i, out := range widths {
 		for _, r := range newQwenResnets(nn.NewCausalConv3d, c.NumResBlocks, in, out) {
@@ -210,23 +215,28 @@ type qwenDecoder struct {
 	strips *strips
 }
 
+// newQwenDecoderEnds declares a decoder without its levels.
+func newQwenDecoderEnds(conv newConv, image, first, last, z int, s *strips) *qwenDecoder {
+	return &qwenDecoder{
+		ConvIn:       conv(z, last, 3, 1),
+		MidBlock:     newQwenMidBlock(conv, last),
+		NormOut:      newChannelNorm(first, 1, 1, 1),
+		Nonlinearity: &nn.SiLU{ChannelsLast: true},
+		ConvOut:      conv(first, image, 3, 1),
+		strips:       s,
+	}
+}
+
 func newQwenDecoder(c KLQwenImageConfig, s *strips) *qwenDecoder {
 	widths := c.widths()
 	first, last := widths[0], widths[len(widths)-1]
-	d := &qwenDecoder{
-		ConvIn:       nn.NewCausalConv3d(c.ZDim, last, 3, 1),
-		MidBlock:     newQwenMidBlock(nn.NewCausalConv3d, last),
-		NormOut:      newChannelNorm(first, 1, 1, 1),
-		Nonlinearity: &nn.SiLU{ChannelsLast: true},
-		ConvOut:      nn.NewCausalConv3d(first, c.InputChannels, 3, 1),
-		strips:       s,
-	}
+	d := newQwenDecoderEnds(nn.NewCausalConv3d, c.InputChannels, first, last, c.ZDim, s)
 	in := last
 	for i := len(widths) - 1; i >= 0; i-- {
 		out := widths[i]
-		b := &qwenUpBlock{Resnets: newQwenResnets(nn.NewCausalConv3d, c.NumResBlocks+1, in, out)}
+		b := &resizeBlock{Resnets: newQwenResnets(nn.NewCausalConv3d, c.NumResBlocks+1, in, out)}
 		if i > 0 {
-			b.Upsamplers = []*qwenResample{{Resample: &resampling{
+			b.Upsamplers = []block{&qwenResample{Resample: &resampling{
 				Size: &resizing{up: true}, Conv: nn.NewConv2d(out, out/2, 3, 1, 1),
 			}}}
 		}
@@ -253,27 +263,6 @@ func (d *qwenDecoder) layers() []layer {
 	return append(layers, stage{norm: d.NormOut, conv: d.ConvOut, before: 1, after: 1})
 }
 
-// qwenUpBlock is QwenImageUpBlock.
-type qwenUpBlock struct {
-	nn.Module
-	Resnets    []*resnet       `w:"resnets"`
-	Upsamplers []*qwenResample `w:"upsamplers"`
-}
-
-func (b *qwenUpBlock) Forward(x *mlx.Array) *mlx.Array {
-	y := chain(x, b.Resnets, (*resnet).Forward)
-	y = chain(y, b.Upsamplers, (*qwenResample).Forward)
-	return b.TapImage(y, x)
-}
-
-func (b *qwenUpBlock) layers() []layer {
-	return appendLayers(appendLayers(nil, b.Resnets), b.Upsamplers)
-}
-
-// A newConv declares a convolution with a bias and stride 1, given the numbers of its input and
-// output channels, its kernel's size and its padding.
-type newConv func(in, out, kernel, padding int) *nn.Conv2d
-
 func newQwenMidBlock(conv newConv, channels int) *midBlock {
 	return &midBlock{
 		Resnets: newQwenResnets(conv, 2, channels, channels),
@@ -286,20 +275,8 @@ func newQwenMidBlock(conv newConv, channels int) *midBlock {
 }
 
 func newQwenResnets(conv newConv, n, in, out int) []*resnet {
-	resnets := make([]*resnet, n)
-	for i := range resnets {
-		r := &resnet{
-			Norm1: newChannelNorm(in, 1, 1, 1), Conv1: conv(in, out, 3, 1),
-			Norm2: newChannelNorm(out, 1, 1, 1), Conv2: conv(out, out, 3, 1),
-			Nonlinearity: &nn.SiLU{ChannelsLast: true}, ConvShortcut: &identity{},
-		}
-		if in != out {
-			r.ConvShortcut = conv(in, out, 1, 0)
-		}
-		resnets[i] = r
-		in = out
-	}
-	return resnets
+	perPixel := func(channels int) norm { return newChannelNorm(channels, 1, 1, 1) }
+	return newResnets(n, in, out, conv, perPixel, func() nn.Layer { return &identity{} })
 }
 
 // identity is torch.nn.Identity.

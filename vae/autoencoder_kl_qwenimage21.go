@@ -183,22 +183,10 @@ func (m *KLQwenImage21) Unscale(z *mlx.Array) *mlx.Array {
 	return z.Mul(perChannel(m.Config.LatentsStd, z.Dtype())).Add(perChannel(m.Config.LatentsMean, z.Dtype()))
 }
 
-// imageConv declares QwenImage21CausalConv3d with stride 1.
-func imageConv(in, out, kernel, padding int) *nn.Conv2d {
-	return nn.NewConv2d(in, out, kernel, 1, padding)
-}
-
 // newQwen21Encoder declares QwenImage21Encoder3d.
 func newQwen21Encoder(c KLQwenImage21Config, s *strips) *qwenEncoder {
 	last := c.BaseDim * c.DimMult[len(c.DimMult)-1]
-	e := &qwenEncoder{
-		ConvIn:       imageConv(c.InChannels, c.BaseDim, 3, 1),
-		MidBlock:     newQwenMidBlock(imageConv, last),
-		NormOut:      newChannelNorm(last, 1, 1, 1),
-		Nonlinearity: &nn.SiLU{ChannelsLast: true},
-		ConvOut:      imageConv(last, 2*c.ZDim, 3, 1),
-		strips:       s,
-	}
+	e := newQwenEncoderEnds(imageConv, c.InChannels, c.BaseDim, last, c.ZDim, s)
 	for _, a := range c.averages() {
 		b := &shortcutBlock{AvgShortcut: &a, Resnets: newQwenResnets(imageConv, c.NumResBlocks, a.in, a.out)}
 		if a.space > 1 {
@@ -213,14 +201,7 @@ func newQwen21Encoder(c KLQwenImage21Config, s *strips) *qwenEncoder {
 func newQwen21Decoder(c KLQwenImage21Config, s *strips) *qwenDecoder {
 	base := c.decoderBase()
 	first, in := base*c.DimMult[0], base*c.DimMult[len(c.DimMult)-1]
-	d := &qwenDecoder{
-		ConvIn:       imageConv(c.ZDim, in, 3, 1),
-		MidBlock:     newQwenMidBlock(imageConv, in),
-		NormOut:      newChannelNorm(first, 1, 1, 1),
-		Nonlinearity: &nn.SiLU{ChannelsLast: true},
-		ConvOut:      imageConv(first, c.OutChannels, 3, 1),
-		strips:       s,
-	}
+	d := newQwenDecoderEnds(imageConv, c.OutChannels, first, in, c.ZDim, s)
 	for _, a := range c.copies() {
 		b := &shortcutBlock{}
 		out := first

@@ -139,12 +139,12 @@ const normEps = 1e-6 // of every GroupNorm
 // encoder is diffusers.models.autoencoders.vae.Encoder.
 type encoder struct {
 	nn.Module
-	ConvIn      *nn.Conv2d    `w:"conv_in"`
-	DownBlocks  []*downBlock  `w:"down_blocks"`
-	MidBlock    *midBlock     `w:"mid_block"`
-	ConvNormOut *nn.GroupNorm `w:"conv_norm_out"`
-	ConvAct     *nn.SiLU      `w:"conv_act"`
-	ConvOut     *nn.Conv2d    `w:"conv_out"`
+	ConvIn      *nn.Conv2d     `w:"conv_in"`
+	DownBlocks  []*resizeBlock `w:"down_blocks"`
+	MidBlock    *midBlock      `w:"mid_block"`
+	ConvNormOut *nn.GroupNorm  `w:"conv_norm_out"`
+	ConvAct     *nn.SiLU       `w:"conv_act"`
+	ConvOut     *nn.Conv2d     `w:"conv_out"`
 
 	strips *strips
 }
@@ -162,9 +162,9 @@ func newEncoder(c CoderConfig, s *strips) *encoder {
 	}
 	in := widths[0]
 	for i, out := range widths {
-		b := &downBlock{Resnets: newResnets(c.LayersPerBlock, in, out, c)}
+		b := &resizeBlock{Resnets: newGroupResnets(c.LayersPerBlock, in, out, c)}
 		if i < len(widths)-1 {
-			b.Downsamplers = []*downsample{{Conv: nn.NewConv2d(out, out, 3, 2, 0)}}
+			b.Downsamplers = []block{&downsample{Conv: nn.NewConv2d(out, out, 3, 2, 0)}}
 		}
 		e.DownBlocks = append(e.DownBlocks, b)
 		in = out
@@ -176,7 +176,7 @@ func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
 	if e.strips.use(&e.Module) {
 		return e.strips.run(x, e.layers())
 	}
-	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*downBlock).Forward)
+	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*resizeBlock).Forward)
 	y = e.MidBlock.Forward(y)
 	return e.TapImage(normActConv(e.ConvNormOut, e.ConvAct, e.ConvOut, y), x)
 }
@@ -184,8 +184,7 @@ func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
 func (e *encoder) layers() []layer {
 	layers := []layer{convStage(e.ConvIn)}
 	for _, b := range e.DownBlocks {
-		layers = appendLayers(layers, b.Resnets)
-		layers = appendLayers(layers, b.Downsamplers)
+		layers = append(layers, b.layers()...)
 	}
 	layers = append(layers, e.MidBlock.layers()...)
 	return append(layers, stage{norm: e.ConvNormOut, conv: e.ConvOut, before: 1, after: 1})
@@ -194,12 +193,12 @@ func (e *encoder) layers() []layer {
 // decoder is diffusers.models.autoencoders.vae.Decoder.
 type decoder struct {
 	nn.Module
-	ConvIn      *nn.Conv2d    `w:"conv_in"`
-	MidBlock    *midBlock     `w:"mid_block"`
-	UpBlocks    []*upBlock    `w:"up_blocks"`
-	ConvNormOut *nn.GroupNorm `w:"conv_norm_out"`
-	ConvAct     *nn.SiLU      `w:"conv_act"`
-	ConvOut     *nn.Conv2d    `w:"conv_out"`
+	ConvIn      *nn.Conv2d     `w:"conv_in"`
+	MidBlock    *midBlock      `w:"mid_block"`
+	UpBlocks    []*resizeBlock `w:"up_blocks"`
+	ConvNormOut *nn.GroupNorm  `w:"conv_norm_out"`
+	ConvAct     *nn.SiLU       `w:"conv_act"`
+	ConvOut     *nn.Conv2d     `w:"conv_out"`
 
 	strips *strips
 }
@@ -217,9 +216,9 @@ func newDecoder(c CoderConfig, widths []int, s *strips) *decoder {
 	in := last
 	for i := len(widths) - 1; i >= 0; i-- {
 		out := widths[i]
-		b := &upBlock{Resnets: newResnets(c.LayersPerBlock+1, in, out, c)}
+		b := &resizeBlock{Resnets: newGroupResnets(c.LayersPerBlock+1, in, out, c)}
 		if i > 0 {
-			b.Upsamplers = []*upsample{{Conv: nn.NewConv2d(out, out, 3, 1, 1)}}
+			b.Upsamplers = []block{&upsample{Conv: nn.NewConv2d(out, out, 3, 1, 1)}}
 		}
 		d.UpBlocks = append(d.UpBlocks, b)
 		in = out
@@ -232,15 +231,14 @@ func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
 		return d.strips.run(x, d.layers())
 	}
 	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
-	y = mlx.Chain(y, d.UpBlocks, (*upBlock).Forward)
+	y = mlx.Chain(y, d.UpBlocks, (*resizeBlock).Forward)
 	return d.TapImage(normActConv(d.ConvNormOut, d.ConvAct, d.ConvOut, y), x)
 }
 
 func (d *decoder) layers() []layer {
 	layers := append([]layer{convStage(d.ConvIn)}, d.MidBlock.layers()...)
 	for _, b := range d.UpBlocks {
-		layers = appendLayers(layers, b.Resnets)
-		layers = appendLayers(layers, b.Upsamplers)
+		layers = append(layers, b.layers()...)
 	}
 	return append(layers, stage{norm: d.ConvNormOut, conv: d.ConvOut, before: 1, after: 1})
 }
@@ -269,30 +267,22 @@ func normActConv(n norm, act *nn.SiLU, conv *nn.Conv2d, x *mlx.Array) *mlx.Array
 		func() *mlx.Array { return mlx.EvalChain(x, []nn.Layer{n, act, conv}, nn.Layer.Forward) })
 }
 
-// downBlock is DownEncoderBlock2D.
-type downBlock struct {
+// resizeBlock is DownEncoderBlock2D, UpDecoderBlock2D or QwenImageUpBlock: residual blocks, and what changes the size.
+type resizeBlock struct {
 	nn.Module
-	Resnets      []*resnet     `w:"resnets"`
-	Downsamplers []*downsample `w:"downsamplers"`
+	Resnets      []*resnet `w:"resnets"`
+	Downsamplers []block   `w:"downsamplers"`
+	Upsamplers   []block   `w:"upsamplers"`
 }
 
-func (b *downBlock) Forward(x *mlx.Array) *mlx.Array {
+func (b *resizeBlock) Forward(x *mlx.Array) *mlx.Array {
 	y := chain(x, b.Resnets, (*resnet).Forward)
-	y = chain(y, b.Downsamplers, (*downsample).Forward)
+	y = chain(y, slices.Concat(b.Downsamplers, b.Upsamplers), block.Forward)
 	return b.TapImage(y, x)
 }
 
-// upBlock is UpDecoderBlock2D.
-type upBlock struct {
-	nn.Module
-	Resnets    []*resnet   `w:"resnets"`
-	Upsamplers []*upsample `w:"upsamplers"`
-}
-
-func (b *upBlock) Forward(x *mlx.Array) *mlx.Array {
-	y := chain(x, b.Resnets, (*resnet).Forward)
-	y = chain(y, b.Upsamplers, (*upsample).Forward)
-	return b.TapImage(y, x)
+func (b *resizeBlock) layers() []layer {
+	return appendLayers(appendLayers(appendLayers(nil, b.Resnets), b.Downsamplers), b.Upsamplers)
 }
 
 // downsample is Downsample2D with padding=0: it pads below and on the right.
@@ -333,7 +323,7 @@ type midBlock struct {
 }
 
 func newMidBlock(channels int, c CoderConfig) *midBlock {
-	b := &midBlock{Resnets: newResnets(2, channels, channels, c)}
+	b := &midBlock{Resnets: newGroupResnets(2, channels, channels, c)}
 	if c.MidBlockAddAttention {
 		b.Attentions = []block{&attention{
 			GroupNorm: nn.NewGroupNorm(c.NormNumGroups, channels, normEps),
@@ -370,21 +360,39 @@ type resnet struct {
 	ConvShortcut nn.Layer   `w:"conv_shortcut"`
 }
 
-func newResnets(n, in, out int, c CoderConfig) []*resnet {
+// A newConv declares a convolution with a bias and stride 1, given the numbers of its input and
+// output channels, its kernel's size and its padding.
+type newConv func(in, out, kernel, padding int) *nn.Conv2d
+
+// imageConv is newConv for plain 2-D convolutions.
+func imageConv(in, out, kernel, padding int) *nn.Conv2d {
+	return nn.NewConv2d(in, out, kernel, 1, padding)
+}
+
+// newResnets declares n residual blocks, of which the first changes the number of channels. same is the shortcut of a
+// block that does not, nil for none.
+func newResnets(n, in, out int, conv newConv, newNorm func(channels int) norm, same func() nn.Layer) []*resnet {
 	resnets := make([]*resnet, n)
 	for i := range resnets {
 		r := &resnet{
-			Norm1: nn.NewGroupNorm(c.NormNumGroups, in, normEps), Conv1: nn.NewConv2d(in, out, 3, 1, 1),
-			Norm2: nn.NewGroupNorm(c.NormNumGroups, out, normEps), Conv2: nn.NewConv2d(out, out, 3, 1, 1),
+			Norm1: newNorm(in), Conv1: conv(in, out, 3, 1), Norm2: newNorm(out), Conv2: conv(out, out, 3, 1),
 			Nonlinearity: &nn.SiLU{ChannelsLast: true},
 		}
-		if in != out {
-			r.ConvShortcut = nn.NewConv2d(in, out, 1, 1, 0)
+		switch {
+		case in != out:
+			r.ConvShortcut = conv(in, out, 1, 0)
+		case same != nil:
+			r.ConvShortcut = same()
 		}
-		resnets[i] = r
-		in = out
+		resnets[i], in = r, out
 	}
 	return resnets
+}
+
+// newGroupResnets declares residual blocks with group norms.
+func newGroupResnets(n, in, out int, c CoderConfig) []*resnet {
+	groups := func(channels int) norm { return nn.NewGroupNorm(c.NormNumGroups, channels, normEps) }
+	return newResnets(n, in, out, imageConv, groups, nil)
 }
 
 func (r *resnet) Forward(x *mlx.Array) *mlx.Array {

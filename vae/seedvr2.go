@@ -3,6 +3,7 @@ package vae
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -21,11 +22,7 @@ func DefaultSeedVR2Config() SeedVR2Config {
 	c := SeedVR2Config{DefaultKLConfig().CoderConfig, 2, 0.9152}
 	c.BlockOutChannels, c.LayersPerBlock, c.LatentChannels = []int{128, 256, 512, 512}, 2, 16
 	c.UseQuantConv, c.UsePostQuantConv = false, false
-	c.DownBlockTypes, c.UpBlockTypes = nil, nil
-	for range c.BlockOutChannels {
-		c.DownBlockTypes = append(c.DownBlockTypes, "DownEncoderBlock2D")
-		c.UpBlockTypes = append(c.UpBlockTypes, "UpDecoderBlock2D")
-	}
+	c.DownBlockTypes, c.UpBlockTypes = slices.Repeat(c.DownBlockTypes, 4), slices.Repeat(c.UpBlockTypes, 4)
 	return c
 }
 
@@ -78,12 +75,13 @@ func NewSeedVR2(c SeedVR2Config) *SeedVR2 {
 			if i >= len(e.DownBlocks)-1-c.TemporalScaleNum {
 				frames = 3
 			}
-			inflate(frames, down.Conv)
+			inflate(frames, down.(*downsample).Conv)
 		}
 	}
 	for i, b := range d.UpBlocks {
 		resnets(b.Resnets)
-		for _, up := range b.Upsamplers {
+		for _, s := range b.Upsamplers {
+			up := s.(*upsample)
 			channels, parts := c.BlockOutChannels[len(c.BlockOutChannels)-1-i], 4
 			if i < c.TemporalScaleNum {
 				parts = 8

@@ -7,8 +7,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/stepcache"
-	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/transformer"
@@ -123,14 +121,6 @@ func (a *anima) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
-	type inputs struct{ Latents, Timestep, Text *mlx.Array }
-	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
-		return a.transformer.Pass(in.Latents, in.Timestep, in.Text, s)
-	})
-	text := c.Text[1].ExpandDims(0)
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		in := inputs{Latents: latents.AsType(a.dtype), Timestep: a.transformer.Timestep(at.Timestep / 1000), Text: text}
-		return forward(in).AsType(mlx.Float32)
-	}, nil
+	in := transformer.Inputs{Text: c.Text[1].ExpandDims(0)}
+	return predictor(newForward(c, compile, s, a.transformer.Pass), in, a.dtype, byTime(a.transformer)), nil
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
@@ -131,14 +130,9 @@ func (e *ernieImage) PromptEncodings([]image.Image) []PromptEncoding {
 }
 
 func (e *ernieImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
-	text := c.Text[0].ExpandDims(0)
-	s := e.transformer.Sequence(h, w, text.Dim(1))
-	s.SplitOver(c.Sequence)
-	type inputs struct{ Latents, Timestep, Text *mlx.Array }
-	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
-		return e.transformer.Pass(in.Latents, in.Timestep, in.Text, s)
-	})
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		return forward(inputs{latents.AsType(e.dtype), e.transformer.Timestep(at.Timestep), text}).AsType(mlx.Float32)
-	}, nil
+	in := transformer.Inputs{Text: c.Text[0].ExpandDims(0)}
+	s := e.transformer.Sequence(h, w, in.Text.Dim(1))
+	return predictor(newForward(c, compile, s, e.transformer.Pass), in, e.dtype, func(in *transformer.Inputs, at scheduler.Interval) {
+		in.Timestep = e.transformer.Timestep(at.Timestep)
+	}), nil
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
-	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
@@ -188,31 +187,27 @@ func (f *flux1) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
-	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.FluxInputs) transformer.Pass {
-		return f.transformer.Pass(in, s)
-	})
-	in := transformer.FluxInputs{Text: embeds, References: references, Channels: fillChannels(c.Fill)}
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		in.Latents = latents.AsType(f.dtype)
+	in := transformer.Inputs{Text: embeds, References: references, Channels: fillChannels(c.Fill)}
+	return predictor(newForward(c, compile, s, f.transformer.Pass), in, f.dtype, func(in *transformer.Inputs, at scheduler.Interval) {
 		if in.Projections = c.Times.Row(at.Timestep); in.Projections == nil {
-			in.Condition, in.Timestep = f.condition(c), f.transformer.Timestep(at.Timestep/1000)
+			f.condition(c, in)
+			in.Timestep = f.transformer.Timestep(at.Timestep / 1000)
 		}
-		return forward(in).AsType(mlx.Float32)
-	}, nil
+	}), nil
 }
 
-// condition returns what modulates all blocks besides the time.
-func (f *flux1) condition(c Conditioning) transformer.FluxCondition {
-	condition := transformer.FluxCondition{Pooled: c.Text[0].ExpandDims(0)}
+// condition sets what modulates all blocks besides the time.
+func (f *flux1) condition(c Conditioning, in *transformer.Inputs) {
+	in.Pooled = c.Text[0].ExpandDims(0)
 	if f.guided() {
-		condition.Guidance = f.transformer.Guidance(float32(c.Guidance))
+		in.Guidance = f.transformer.Guidance(float32(c.Guidance))
 	}
-	return condition
 }
 
 func (f *flux1) TableRows(c Conditioning, timesteps []float32) *mlx.Array {
-	return f.transformer.Projections(f.condition(c), times(timesteps), f.dtype)
+	var in transformer.Inputs
+	f.condition(c, &in)
+	return f.transformer.Projections(in, times(timesteps), f.dtype)
 }
 
 // TableOfPrompt returns true: the rows depend on the pooled embeddings.

@@ -254,8 +254,7 @@ func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
-	in := transformer.KVInputs{Text: embeds, References: references}
+	in := transformer.Inputs{Text: embeds, References: references}
 	if f.transformer.Config.GuidanceEmbeds {
 		in.Guidance = f.transformer.Guidance(float32(c.Guidance))
 	}

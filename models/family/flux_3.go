@@ -9,7 +9,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
@@ -248,16 +247,11 @@ func (f *flux3) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
-	in := transformer.Flux3Inputs{Text: text, References: references}
-	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.Flux3Inputs) transformer.Pass {
-		return f.transformer.Pass(in, s)
-	})
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		in.Latents, in.Timestep = latents.AsType(f.dtype), f.transformer.Timestep(at.Timestep/1000)
+	in := transformer.Inputs{Text: text, References: references}
+	return predictor(newForward(c, compile, s, f.transformer.Pass), in, f.dtype, func(in *transformer.Inputs, at scheduler.Interval) {
+		in.Timestep = f.transformer.Timestep(at.Timestep / 1000)
 		if f.transformer.Config.FlowMap {
 			in.Target = f.transformer.Timestep(at.Next / 1000)
 		}
-		return forward(in).AsType(mlx.Float32)
-	}, nil
+	}), nil
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
@@ -153,16 +152,9 @@ func (k *krea2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
-	type inputs struct{ Latents, Timestep, Text *mlx.Array }
-	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
-		return k.transformer.Pass(in.Latents, in.Timestep, in.Text, s)
-	})
 	if !k.transformer.Observed() {
 		text = c.once(func() *mlx.Array { return k.transformer.FuseText(text, k.dtype) })
 	}
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		time := k.transformer.Timestep(at.Timestep / 1000)
-		return forward(inputs{latents.AsType(k.dtype), time, text}).AsType(mlx.Float32)
-	}, nil
+	in := transformer.Inputs{Text: text}
+	return predictor(newForward(c, compile, s, k.transformer.Pass), in, k.dtype, byTime(k.transformer)), nil
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
@@ -186,23 +185,17 @@ func (q *qwenImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predi
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
 	return q.predictor(c, s, references, compile), nil
 }
 
 // predictor is Predictor with the transformer's sequence and the packed latents of the reference images.
 func (q *qwenImage) predictor(c Conditioning, s *transformer.QwenImageSequence, references *mlx.Array, compile Compiler) Predictor {
-	embeds := c.Text[0].ExpandDims(0)
-	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.QwenImageInputs) transformer.Pass {
-		return q.transformer.Pass(in, s)
-	})
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		in := transformer.QwenImageInputs{Latents: latents.AsType(q.dtype), Text: embeds, References: references}
+	in := transformer.Inputs{Text: c.Text[0].ExpandDims(0), References: references}
+	return predictor(newForward(c, compile, s, q.transformer.Pass), in, q.dtype, func(in *transformer.Inputs, at scheduler.Interval) {
 		if in.Projections = c.Times.Row(at.Timestep); in.Projections == nil {
 			in.Timestep = q.transformer.Timestep(at.Timestep / 1000)
 		}
-		return forward(in).AsType(mlx.Float32)
-	}
+	})
 }
 
 func (q *qwenImage) TableRows(_ Conditioning, timesteps []float32) *mlx.Array {

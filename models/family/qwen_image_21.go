@@ -188,7 +188,6 @@ func (q *qwenImage21) Predictor(c Conditioning, h, w int, compile Compiler) (Pre
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
-	in := transformer.KVInputs{Text: embeds, References: references}
+	in := transformer.Inputs{Text: embeds, References: references}
 	return kvPredictor(c, compile, q.transformer, s, in, q.dtype, q.transformer.Config.CausalCondition), nil
 }

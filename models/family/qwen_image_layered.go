@@ -110,7 +110,6 @@ func (q *qwenLayered) Predictor(c Conditioning, h, w int, compile Compiler) (Pre
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
 	return q.predictor(c, s, transformer.Pack(c.References[0].ExpandDims(0)), compile), nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
@@ -116,19 +115,16 @@ func (z *zImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predicto
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	s.SplitOver(c.Sequence)
 	if !z.transformer.Observed() {
 		caption = c.once(func() *mlx.Array { return z.transformer.RefineCaption(caption, s, z.dtype) })
 	}
-	type inputs struct{ Latents, Timestep, Caption *mlx.Array }
-	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
-		return negated{z.transformer.Pass(in.Latents, in.Timestep, in.Caption, s)}
-	})
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		time := z.transformer.Timestep((1000 - at.Timestep) / 1000)
-		in := inputs{Latents: latents.AsType(z.dtype), Timestep: time, Caption: caption}
-		return forward(in).AsType(mlx.Float32)
-	}, nil
+	pass := func(in transformer.Inputs, s *transformer.ZImageSequence) transformer.Pass {
+		return negated{z.transformer.Pass(in, s)}
+	}
+	in := transformer.Inputs{Text: caption}
+	return predictor(newForward(c, compile, s, pass), in, z.dtype, func(in *transformer.Inputs, at scheduler.Interval) {
+		in.Timestep = z.transformer.Timestep((1000 - at.Timestep) / 1000)
+	}), nil
 }
 
 // negated is a pass whose output is negated.
