@@ -24,10 +24,13 @@ demo: build ## write a picture with the built-in model
 	@echo "The picture is $(CURDIR)/out/demo.png"
 
 TEST = -short
+GOTESTSUM = go run gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 test: setup ## run vet and the tests but the long ones (TEST= runs these too), and list the slowest
 	go vet ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet ./...
-	go test -vet=off -timeout 1h $(TEST) -parallel 4 -exec $(CURDIR)/scripts/onecpu.sh -json ./... | go run ./scripts/testreport
+	@mkdir -p out
+	$(GOTESTSUM) --format standard-quiet --hide-summary skipped --jsonfile out/tests.json --post-run-command "$(GOTESTSUM) tool slowest --threshold 3s" \
+		-- -vet=off -timeout 1h $(TEST) -parallel 4 -exec $(CURDIR)/scripts/onecpu.sh ./...
 
 race: setup ## run the tests of the packages with goroutines under the race detector
 	go test -race -timeout 60m . ./internal/... ./mlx/... ./models/... ./debugger/... ./parity/... ./serve/... ./cmd/... ./scripts/serveload

@@ -142,12 +142,10 @@ func (l *load) load(ctx context.Context) error {
 }
 
 // watch takes samples of the server's memory during the first part.
-func (l *load) watch(ctx context.Context, began time.Time) (samples []sample) {
+func (l *load) watch(ctx context.Context, began time.Time) (samples []rest) {
 	for time.Since(began) < l.duration && ctx.Err() == nil {
 		if m, err := l.server.metrics(ctx); err == nil {
-			samples = append(samples, sample{
-				time.Since(began), resident(l.server.pid), m["gomflux_memory_bytes"], m["gomflux_peak_memory_bytes"],
-			})
+			samples = append(samples, l.server.rest(m, began))
 		}
 		time.Sleep(l.duration / 200)
 	}

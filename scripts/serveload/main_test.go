@@ -162,9 +162,9 @@ func TestMemory(t *testing.T) {
 		{"a leak", func(i float64) float64 { return 100e6 + 1e6*i }, false, 60},
 		{"a falling one", func(i float64) float64 { return 200e6 - 1e6*i }, true, -60},
 	} {
-		var samples []sample
+		var samples []rest
 		for i := range 100 {
-			samples = append(samples, sample{at: time.Duration(i) * time.Second, resident: test.at(float64(i))})
+			samples = append(samples, rest{Seconds: float64(i), Resident: test.at(float64(i))})
 		}
 		r := &report{}
 		r.memory(samples, 0.1)

@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 )
 
 // A report is what was seen. Times are in seconds, memory in bytes.
@@ -15,8 +13,6 @@ type report struct {
 	Rests   []rest  `json:"rests,omitempty"` // of a soak
 	Values  []value `json:"values"`
 	Checks  []check `json:"checks"`
-
-	mu sync.Mutex
 }
 
 // A value is a row of the table.
@@ -34,14 +30,10 @@ type check struct {
 }
 
 func (r *report) add(name string, number float64, unit string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.Values = append(r.Values, value{name, number, unit})
 }
 
 func (r *report) check(name string, ok bool, format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.Checks = append(r.Checks, check{name, ok, fmt.Sprintf(format, args...)})
 }
 
@@ -87,13 +79,6 @@ func percentile(values []float64, p float64) float64 {
 	return sorted[max(0, int(math.Ceil(p/100*float64(len(sorted))))-1)]
 }
 
-// A sample is the memory of the server at a time.
-type sample struct {
-	at               time.Duration
-	resident, active float64
-	peak             float64
-}
-
 // slope returns by how much y grows in a unit of x, by least squares.
 func slope(x, y []float64) float64 {
 	var mx, my, xy, xx float64
@@ -112,7 +97,7 @@ func slope(x, y []float64) float64 {
 
 // memory reports how the server's memory grew after the first two fifths of the samples, in which
 // the server fills what it keeps for a while: jobs that have ended, and the gallery.
-func (r *report) memory(samples []sample, leeway float64) {
+func (r *report) memory(samples []rest, leeway float64) {
 	later := samples[len(samples)*2/5:]
 	if len(later) < 3 {
 		r.check("memory", false, "%d samples are too few", len(samples))
@@ -120,15 +105,15 @@ func (r *report) memory(samples []sample, leeway float64) {
 	}
 	for _, one := range []struct {
 		name string
-		of   func(sample) float64
+		of   func(rest) float64
 	}{
-		{"resident memory", func(s sample) float64 { return s.resident }},
-		{"MLX's memory between and in jobs", func(s sample) float64 { return s.active }},
-		{"largest memory of an image", func(s sample) float64 { return s.peak }},
+		{"resident memory", func(s rest) float64 { return s.Resident }},
+		{"MLX's memory between and in jobs", func(s rest) float64 { return s.Active }},
+		{"largest memory of an image", func(s rest) float64 { return s.Peak }},
 	} {
 		var x, y []float64
 		for _, s := range later {
-			x, y = append(x, s.at.Minutes()), append(y, one.of(s))
+			x, y = append(x, s.Seconds/60), append(y, one.of(s))
 		}
 		middle := percentile(y, 50)
 		if middle == 0 {

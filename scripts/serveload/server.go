@@ -55,8 +55,7 @@ func findServer(url, tokenFile string) (*server, error) {
 // newTokens returns the tokens of clients, and the text of a file with them.
 func newTokens(clients int) (tokens []string, file string) {
 	for i := range clients {
-		tokens = append(tokens, fmt.Sprintf("the token of client %06d", i))
-		tokens[i] = strings.ReplaceAll(tokens[i], " ", "-")
+		tokens = append(tokens, fmt.Sprintf("the-token-of-client-%06d", i))
 		file += fmt.Sprintf("client%d:%s\n", i, tokens[i])
 	}
 	return tokens, file
@@ -119,19 +118,12 @@ func startServer(ctx context.Context, o options) (*server, error) {
 func (s *server) metrics(ctx context.Context) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/metrics", nil)
+	c := client{http.DefaultClient, s.url, s.token(0)}
+	resp, err := c.send(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
-		return nil, err
-	}
-	authorize(r, s.token(0))
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("/metrics: %w", err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("/metrics: %s", resp.Status)
-	}
 	text, err := io.ReadAll(resp.Body)
 	values := map[string]float64{}
 	for line := range strings.Lines(string(text)) {
@@ -144,9 +136,11 @@ func (s *server) metrics(ctx context.Context) (map[string]float64, error) {
 	return values, err
 }
 
-func authorize(r *http.Request, token string) {
-	if token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
+// rest returns the memory of the server, of which metrics were read.
+func (s *server) rest(m map[string]float64, began time.Time) rest {
+	return rest{
+		Seconds: time.Since(began).Seconds(), Resident: resident(s.pid), Active: m["gomflux_memory_bytes"],
+		Cache: m["gomflux_cache_memory_bytes"], Peak: m["gomflux_peak_memory_bytes"],
 	}
 }
 
@@ -165,15 +159,17 @@ func resident(pid int) float64 {
 
 // idle waits until the server has no jobs.
 func (s *server) idle(ctx context.Context) error {
-	began := time.Now()
-	for ; time.Since(began) < time.Minute; time.Sleep(50 * time.Millisecond) {
-		m, err := s.metrics(ctx)
-		if err != nil {
+	return s.await(ctx, "jobs of clients that are gone are still there after a minute", func(m map[string]float64) bool {
+		return m[`gomflux_jobs{state="queued"}`]+m[`gomflux_jobs{state="loading"}`]+m[`gomflux_jobs{state="running"}`] == 0
+	})
+}
+
+// await waits for up to a minute until the metrics are as wanted.
+func (s *server) await(ctx context.Context, problem string, wanted func(m map[string]float64) bool) error {
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(50 * time.Millisecond) {
+		if m, err := s.metrics(ctx); err != nil || wanted(m) {
 			return err
 		}
-		if m[`gomflux_jobs{state="queued"}`]+m[`gomflux_jobs{state="loading"}`]+m[`gomflux_jobs{state="running"}`] == 0 {
-			return nil
-		}
 	}
-	return errors.New("jobs of clients that are gone are still there after a minute")
+	return errors.New(problem)
 }

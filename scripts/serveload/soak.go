@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -17,9 +16,9 @@ const (
 	soakCancels = 8 // one of so many jobs is canceled
 )
 
-// A rest is what was seen when the server was idle. Memory is in bytes.
+// A rest is what was seen of the server, in a soak when it was idle. Memory is in bytes.
 type rest struct {
-	Seconds  float64 `json:"seconds"` // since the first one, which is before all jobs
+	Seconds  float64 `json:"seconds"` // since the beginning, before all jobs
 	Done     float64 `json:"done"`    // jobs since then
 	Canceled float64 `json:"canceled"`
 	Failed   float64 `json:"failed"`
@@ -47,11 +46,9 @@ func (l *load) soak(ctx context.Context) error {
 			name := `gomflux_jobs_ended_total{state="` + state + `"}`
 			return m[name] - first[name]
 		}
-		loads := m["gomflux_model_loads_total"] - first["gomflux_model_loads_total"]
-		row := rest{
-			time.Since(began).Seconds(), ended("done"), ended("canceled"), ended("failed"), loads, resident(l.server.pid),
-			m["gomflux_memory_bytes"], m["gomflux_cache_memory_bytes"], m["gomflux_peak_memory_bytes"],
-		}
+		row := l.server.rest(m, began)
+		row.Done, row.Canceled, row.Failed = ended("done"), ended("canceled"), ended("failed")
+		row.Loads = m["gomflux_model_loads_total"] - first["gomflux_model_loads_total"]
 		l.report.Rests = append(l.report.Rests, row)
 		fmt.Fprint(os.Stderr, row) // as progress
 		return nil
@@ -115,11 +112,7 @@ func (l *load) judgeSoak(t *tally) {
 	last := r.Rests[len(r.Rests)-1]
 	r.check("all answers are right", len(t.problems) == 0, "%s", t.problem())
 	r.check("no job fails", last.Failed == 0, "%.0f of %.0f failed", last.Failed, last.Failed+last.Done+last.Canceled)
-	var samples []sample
-	for _, s := range r.Rests[1:] {
-		samples = append(samples, sample{time.Duration(s.Seconds * float64(time.Second)), s.Resident, s.Active, s.Peak})
-	}
-	r.memory(samples, l.leeway)
+	r.memory(r.Rests[1:], l.leeway)
 }
 
 // rested waits until the server has no jobs and MLX keeps no memory.
@@ -127,16 +120,8 @@ func (s *server) rested(ctx context.Context) error {
 	if err := s.idle(ctx); err != nil {
 		return err
 	}
-	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(50 * time.Millisecond) {
-		m, err := s.metrics(ctx)
-		if err != nil {
-			return err
-		}
-		if m["gomflux_cache_memory_bytes"] == 0 {
-			return nil
-		}
-	}
-	return errors.New("the server has had no jobs for a minute, and MLX keeps memory (gomflux_cache_memory_bytes)")
+	return s.await(ctx, "the server has had no jobs for a minute, and MLX keeps memory (gomflux_cache_memory_bytes)",
+		func(m map[string]float64) bool { return m["gomflux_cache_memory_bytes"] == 0 })
 }
 
 // rests returns the table of what was seen when the server was idle.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
@@ -54,42 +55,19 @@ its standard output, and ends when its standard input is closed. MODEL is
 With --mask, diffusers' pipeline for inpainting runs.
 ` + parityStatus
 
-// parityLiveOptions are the flags of gomflux parity live.
+// parityLiveOptions are the flags of gomflux parity live, but for those that only go to the reference.
 type parityLiveOptions struct {
 	cli.ModelFlags
 	cli.WeightFlags
 	reportFlags
-	prompt                    cli.Optional[string]
-	negative                  cli.Optional[string]
-	steps, height, width      cli.Optional[int]
-	seed                      cli.Optional[uint64]
-	guidance                  cli.Optional[float64]
-	cfg                       cli.CFGFlags
-	maxSequenceLength         cli.Optional[int]
-	scheduler                 cli.Optional[gomflux.Scheduler]
-	image                     string
-	imageStrength             cli.Optional[float64]
-	mask                      string
-	maskCrop                  cli.Optional[int] // the padding
+	image, mask               string
 	references                []string
 	memory                    cli.Optional[int64]
 	reference, referenceModel string
-	referenceDevice           string
-	referenceDtype            cli.Optional[gomflux.Dtype]
 }
 
 func newParityLiveCommand() *cobra.Command {
-	text := func(s string) (string, error) { return s, nil }
-	o := &parityLiveOptions{
-		ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(),
-		prompt: cli.Parsed("text", text), negative: cli.Parsed("text", text),
-		steps: cli.Count("number"), height: cli.Count("pixels"), width: cli.Count("pixels"), guidance: cli.Scale("scale"),
-		cfg:               cli.NewCFGFlags(),
-		seed:              cli.Parsed("number", func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
-		maxSequenceLength: cli.Count("tokens"), scheduler: cli.Parsed("name", cli.SchedulerOf), imageStrength: cli.Strength("strength"),
-		maskCrop: cli.WholeFrom(0, "padding"), memory: cli.Parsed("size", cli.ParseSize),
-		referenceDtype: cli.OneOf("dtype", gomflux.Float32, gomflux.BFloat16, gomflux.Float16),
-	}
+	o := &parityLiveOptions{ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(), memory: cli.Parsed("size", cli.ParseSize)}
 	cmd := &cobra.Command{
 		Use:   "live --model MODEL --prompt TEXT --steps N --height N --width N",
 		Short: "Compare with the reference while both run, without a dump",
@@ -102,7 +80,7 @@ func newParityLiveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.run(cmd.Context(), o.Out(cmd), p)
+			return o.run(cmd.Context(), o.Out(cmd), cmd.Flags(), p)
 		},
 	}
 	o.addFlags(cmd)
@@ -113,26 +91,30 @@ func (o *parityLiveOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVarP(&o.Model, "model", "m", "", "`name` of a published model in the Hugging Face cache, or its folder")
-	f.VarP(&o.prompt, "prompt", "p", "text that describes the image")
-	f.VarP(&o.negative, "negative-prompt", "n", "text that describes what to avoid")
-	f.VarP(&o.steps, "steps", "s", "number of denoising steps")
-	f.VarP(&o.seed, "seed", "S", "seed of the initial noise (default: 0)")
-	f.VarP(&o.height, "height", "H", "height of the image")
-	f.VarP(&o.width, "width", "W", "width of the image")
-	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: 0)")
-	o.cfg.Add(f)
-	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt (default: 512)")
-	f.Var(&o.scheduler, "scheduler", "linear or flow_match_heun_discrete (default: the model's)")
+	text := func(s string) (string, error) { return s, nil }
+	f.VarP(new(cli.Parsed("text", text)), "prompt", "p", "text that describes the image")
+	f.VarP(new(cli.Parsed("text", text)), "negative-prompt", "n", "text that describes what to avoid")
+	f.VarP(new(cli.Count("number")), "steps", "s", "number of denoising steps")
+	seed := cli.Parsed("number", func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
+	f.VarP(&seed, "seed", "S", "seed of the initial noise (default: 0)")
+	f.VarP(new(cli.Count("pixels")), "height", "H", "height of the image")
+	f.VarP(new(cli.Count("pixels")), "width", "W", "width of the image")
+	f.VarP(new(cli.Scale("scale")), "guidance", "g", "guidance scale (default: 0)")
+	new(cli.NewCFGFlags()).Add(f)
+	f.Var(new(cli.Count("tokens")), "max-sequence-length", "maximum length of the prompt (default: 512)")
+	f.Var(new(cli.Parsed("name", cli.SchedulerOf)), "scheduler", "linear or flow_match_heun_discrete (default: the model's)")
 	f.StringVarP(&o.image, "image", "i", "", "start from this image `file`")
-	f.Var(&o.imageStrength, "image-strength", "how much of the image is kept, above 0 and below 1 (default: 0.4, with --mask nothing)")
+	f.Var(new(cli.Strength("strength")), "image-strength",
+		"how much of the image is kept, above 0 and below 1 (default: 0.4, with --mask nothing)")
 	f.StringVar(&o.mask, "mask", "", "inpaint the part of the image that is white in this `file`")
-	f.Var(&o.maskCrop, "mask-crop", "show the model only the part around the mask, enlarged, with this padding in pixels")
+	f.Var(new(cli.WholeFrom(0, "padding")), "mask-crop", "show the model only the part around the mask, enlarged, with this padding in pixels")
 	f.StringArrayVar(&o.references, "references", nil, "edit this image `file` (can be repeated)")
 	f.Var(&o.memory, "max-memory", "memory for the reference's tensors, such as 500MB or 16GB (default: 4GB)")
 	f.StringVar(&o.reference, "reference", "", "the reference's `command` (default: gomflux-reference, or scripts/reference/run.sh)")
 	f.StringVar(&o.referenceModel, "reference-model", "", "the reference's model, a `folder` or a name on the hub (default: --model)")
-	f.StringVar(&o.referenceDevice, "reference-device", "", "the reference's `device`, such as cuda or mps (default: cpu)")
-	f.Var(&o.referenceDtype, "reference-dtype", "the reference's dtype: float32, bfloat16 or float16 (default: float32)")
+	f.String("reference-device", "", "the reference's `device`, such as cuda or mps (default: cpu)")
+	f.Var(new(cli.OneOf("dtype", gomflux.Float32, gomflux.BFloat16, gomflux.Float16)), "reference-dtype",
+		"the reference's dtype: float32, bfloat16 or float16 (default: float32)")
 	o.reportFlags.add(cmd)
 	o.WeightFlags.Add(f, true)
 	o.AddCompute(f)
@@ -143,9 +125,9 @@ func (o *parityLiveOptions) validate(given func(string) bool) (p parity.Options,
 	switch {
 	case o.Model == "":
 		return p, cli.UsageErrorf("no model (give one with --model)")
-	case !o.prompt.Given():
+	case !given("prompt"):
 		return p, cli.UsageErrorf("no prompt (give one with --prompt)")
-	case !o.steps.Given() || !o.height.Given() || !o.width.Given():
+	case !given("steps") || !given("height") || !given("width"):
 		return p, cli.UsageErrorf("give --steps, --height and --width, which are the same on both sides")
 	}
 	p.Model = o.Model
@@ -159,11 +141,11 @@ func (o *parityLiveOptions) validateImages(given func(string) bool) error {
 		return cli.UsageErrorf("--image, --mask, --references: the file name is empty")
 	case o.mask != "" && o.image == "":
 		return cli.UsageErrorf("--mask needs an image to inpaint (give it with --image)")
-	case o.maskCrop.Given() && o.mask == "":
+	case given("mask-crop") && o.mask == "":
 		return cli.UsageErrorf("--mask-crop has no effect without --mask")
 	case o.image != "" && o.mask == "" && len(o.references) > 0:
 		return cli.UsageErrorf("give either --image or --references, or a --mask for the image")
-	case o.imageStrength.Given() && o.image == "":
+	case given("image-strength") && o.image == "":
 		return cli.UsageErrorf("--image-strength has no effect without --image")
 	}
 	for _, name := range append(slices.Clone(o.references), o.image, o.mask) {
@@ -177,66 +159,46 @@ func (o *parityLiveOptions) validateImages(given func(string) bool) error {
 	return nil
 }
 
+// toReference lists the flags that go to the reference as they are, and their names there if they differ.
+var toReference = [][]string{
+	{"prompt"}, {"negative-prompt"}, {"steps"}, {"seed"}, {"height"}, {"width"}, {"guidance"}, {"true-cfg-scale"}, {"cfg-normalization"},
+	{"cfg-truncation"}, {"max-sequence-length"}, {"scheduler"}, {"image-strength"}, {"mask-crop"}, {"reference-device", "device"},
+	{"reference-dtype", "compute"},
+}
+
 // arguments returns those of the reference, given its model.
-func (o *parityLiveOptions) arguments(model string, p parity.Options) ([]string, error) {
+func (o *parityLiveOptions) arguments(flags *pflag.FlagSet, model string, p parity.Options) ([]string, error) {
 	args := []string{model}
-	for _, a := range []struct {
-		flag, value string
-		given       bool
-	}{
-		{"prompt", o.prompt.String(), true}, {"negative-prompt", o.negative.String(), o.negative.Given()},
-		{"steps", o.steps.String(), true}, {"seed", o.seed.String(), o.seed.Given()}, {"height", o.height.String(), true},
-		{"width", o.width.String(), true}, {"guidance", o.guidance.String(), o.guidance.Given()},
-		{"true-cfg-scale", o.cfg.TrueScale.String(), o.cfg.TrueScale.Given()},
-		{"cfg-normalization", o.cfg.Normalization.String(), o.cfg.Normalization.Given()},
-		{"cfg-truncation", o.cfg.Truncation.String(), o.cfg.Truncation.Given()},
-		{"max-sequence-length", o.maxSequenceLength.String(), o.maxSequenceLength.Given()},
-		{"scheduler", o.scheduler.String(), o.scheduler.Given()},
-		{"image-strength", o.keptOfImage(), o.imageStrength.Given() || o.mask != ""},
-		{"mask-crop", o.maskCrop.String(), o.maskCrop.Given()}, {"device", o.referenceDevice, o.referenceDevice != ""},
-		{"compute", o.referenceDtype.String(), o.referenceDtype.Given()},
-	} {
-		if a.given {
-			args = append(args, "--"+a.flag+"="+a.value)
+	for _, names := range toReference {
+		if f := flags.Lookup(names[0]); f.Changed {
+			args = append(args, "--"+names[len(names)-1]+"="+f.Value.String())
 		}
 	}
-	for _, input := range []struct{ flag, name string }{{"--picture=", o.image}, {"--mask=", o.mask}} {
-		if input.name == "" {
-			continue
-		}
-		file, err := filepath.Abs(input.name)
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, input.flag+file)
+	if o.mask != "" && !flags.Changed("image-strength") { // the reference's own default is that of image-to-image
+		args = append(args, "--image-strength=0")
+	}
+	var failed error
+	file := func(name string) string { // the reference may run in another folder
+		path, err := filepath.Abs(name)
+		failed = cmp.Or(failed, err)
+		return path
+	}
+	if o.image != "" {
+		args = append(args, "--picture="+file(o.image))
+	}
+	if o.mask != "" {
+		args = append(args, "--mask="+file(o.mask))
 	}
 	for i, name := range o.references {
-		file, err := filepath.Abs(name)
-		if err != nil {
-			return nil, err
-		}
 		if i == 0 {
 			args = append(args, "--references")
 		}
-		args = append(args, file)
+		args = append(args, file(name))
 	}
 	for _, l := range p.LoRAs {
-		file, err := filepath.Abs(l.Path)
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, "--lora", file, strconv.FormatFloat(l.Scale, 'g', -1, 64))
+		args = append(args, "--lora", file(l.Path), strconv.FormatFloat(l.Scale, 'g', -1, 64))
 	}
-	return args, nil
-}
-
-// keptOfImage returns --image-strength, or what stands for it with a mask: the reference's own default
-// is that of image-to-image.
-func (o *parityLiveOptions) keptOfImage() string {
-	if !o.imageStrength.Given() {
-		return "0"
-	}
-	return o.imageStrength.String()
+	return args, failed
 }
 
 // findModel returns the reference's model.
@@ -253,7 +215,7 @@ func (o *parityLiveOptions) findModel() (string, error) {
 	return filepath.Abs(source.Path())
 }
 
-func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, p parity.Options) error {
+func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, flags *pflag.FlagSet, p parity.Options) error {
 	model, err := o.findModel()
 	if err != nil {
 		return err
@@ -264,7 +226,7 @@ func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, p parity.Op
 			return cli.Coded(cli.ExitUsage, err)
 		}
 	}
-	args, err := o.arguments(model, p)
+	args, err := o.arguments(flags, model, p)
 	if err != nil {
 		return err
 	}
