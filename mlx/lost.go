@@ -4,7 +4,7 @@ import "golang.org/x/sys/unix"
 
 // lost is after how many seconds without an answer a connection of the ring is lost. TCP alone waits for a
 // quarter of an hour if something was sent, and for ever if not.
-const lost = 20
+const lost = 15
 
 // watchSockets makes the system notice that a network was unplugged: it asks the other ends of all of this
 // process's TCP connections, the ring's among them, to which MLX gives no access, whether they are there. A

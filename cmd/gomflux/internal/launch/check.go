@@ -42,7 +42,7 @@ func (g *group) versions(ctx context.Context) ([]cli.VersionInfo, []error) {
 		infos[0], errs[0] = g.version(ctx, 0, slices.Concat(wanted...))
 		for i := range g.Hosts {
 			if infos[i] = infos[0]; errs[0] == nil {
-				g.Hosts[i].addresses = g.Hosts[0].addresses[i : i+1]
+				g.Hosts[i].addresses, g.Hosts[i].took = g.Hosts[0].addresses[i:i+1], g.Hosts[0].took
 			}
 		}
 		return infos, errs
@@ -68,7 +68,7 @@ func (g *group) versions(ctx context.Context) ([]cli.VersionInfo, []error) {
 
 // version asks one host, and sets its addresses.
 func (g *group) version(ctx context.Context, host int, addresses []string) (info cli.VersionInfo, err error) {
-	name := g.Hosts[host].Name
+	name, asked := g.Hosts[host].Name, time.Now()
 	text, err := g.output(ctx, maxCheck, host, "version", "--json", "--listen="+strings.Join(addresses, ","))
 	if ctx.Err() != nil {
 		return info, context.Cause(ctx)
@@ -83,7 +83,7 @@ func (g *group) version(ctx context.Context, host int, addresses []string) (info
 		return info, cli.UsageErrorf("%s: %w (ssh must reach it without a password, and run gomflux %s there; --program sets its path)",
 			name, err, gomflux.Version())
 	}
-	g.Hosts[host].addresses = nil
+	g.Hosts[host].addresses, g.Hosts[host].took = nil, time.Since(asked)
 	for _, l := range info.Listen {
 		if l.Problem != "" {
 			return info, cli.UsageErrorf("%s: cannot listen on %s: %s (--starting-port sets other ports, a host file other addresses)",

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -32,7 +33,8 @@ type host struct {
 	IPs  []string `json:"ips"`  // to which the others connect
 	RDMA []any    `json:"rdma"` // for every rank, the device or the devices that connect to it, null for itself
 
-	addresses []string // with ports, on which its rank listens
+	addresses []string      // with ports, on which its rank listens
+	took      time.Duration // until it had told its version
 }
 
 // A group is what the ranks of a run have in common. Its tags are those of mlx.launch's host files, which

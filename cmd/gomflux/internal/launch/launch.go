@@ -38,7 +38,7 @@ from standard input (--prompt -) reads that of the launcher, on every rank.
 FAULTS
 A rank that fails, is killed, or is silent for 20 seconds, because its machine
 sleeps or was unplugged, ends all others, and the error names it. So does one
-that stays in a step for a minute more than five times the longest step. If
+that stays in a step for 20 seconds and for four times the longest step. If
 each rank generates images of its own, the others are started again instead,
 for the images that are missing. Ctrl-C ends all. Ranks end by themselves if
 the launcher or the connection to it is gone.

@@ -245,14 +245,14 @@ func TestStuck(t *testing.T) {
 		name, want string
 		script     []string
 	}{
-		{"one", "rank 2: got no further than step 1/9 for 2s (no step before took more than ", []string{"*:progress 0/9", "*:progress 1/9",
+		{"one", "rank 2: got no further than step 1/9 for 5s (no step before took more than ", []string{"*:progress 0/9", "*:progress 1/9",
 			"2:wait 300000", "*:progress 2/9", "*:wait 300000"}},
-		{"all", "rank 0 and rank 1 and rank 2: got no further than step 1/9 for 2s", []string{"*:progress 0/9", "*:wait 50",
+		{"all", "rank 0 and rank 1 and rank 2: got no further than step 1/9 for 5s", []string{"*:progress 0/9", "*:wait 50",
 			"*:progress 1/9",
 			"*:wait 300000"}},
 		{"images of their own", "", []string{"*:resumable", "*:env GOMFLUX_DONE", "*:progress 0/2", "*:progress 1/2", "1:wait 300000",
-			"*:progress 2/2", "0:done 0", "0:wait 9000"}},
-		{"slow", "", []string{"*:progress 0/2", "1:wait 9000", "*:progress 1/2", "*:progress 2/2", "2:progress vae", "2:wait 9000"}},
+			"*:progress 2/2", "0:done 0", "0:wait 12000"}},
+		{"slow", "", []string{"*:progress 0/2", "1:wait 12000", "*:progress 1/2", "*:progress 2/2", "2:progress vae", "2:wait 12000"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -260,7 +260,7 @@ func TestStuck(t *testing.T) {
 			if test.want == "" && err != nil || test.want != "" && !strings.HasPrefix(fmt.Sprint(err), test.want) {
 				t.Errorf("%v, expected %q", err, test.want)
 			}
-			const warning = "gomflux: warning: rank 1: got no further than step 1/2 for 2s (no step before took more than "
+			const warning = "gomflux: warning: rank 1: got no further than step 1/2 for 5s (no step before took more than "
 			if test.name == "images of their own" &&
 				(stdout != "GOMFLUX_DONE=\"\"\n"+strings.Repeat("GOMFLUX_DONE=\"0,\"\n", 2) || !strings.HasPrefix(stderr, warning)) {
 				t.Errorf("%q, %q", stdout, stderr)

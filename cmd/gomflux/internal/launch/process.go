@@ -58,21 +58,23 @@ type process struct {
 	remote       bool
 	cmd          *exec.Cmd
 	stdin        io.WriteCloser // the life line: the rank ends when it is closed
-	silent       rank.Silent
-	problem      string // why it is given up while it runs
-	ended        chan struct{}
+	over         bool           // it has ended
+	problem      string         // why it is given up while it runs
+	silent       bool           // that is why
 	screen       *screen
 
 	held, last string // a line with an error that is not printed yet, and the last one
 
-	mu    sync.Mutex
-	beat  rank.Beat // what it has reported; Done has all images
-	still int       // seconds in beat.Step
+	mu      sync.Mutex
+	beat    rank.Beat     // what it has reported; Done has all images
+	silence time.Duration // since it has written something, counted in ticks, so not while this process is stopped
+	still   time.Duration // in beat.Step
 }
 
 // start starts a rank. It is sent to ended when it has ended, and all it said is read.
 func (g *group) start(host, number int, o order, input string, s *screen, ended chan<- *process) (*process, error) {
-	p := &process{host: host, name: g.name(host), remote: !g.Hosts[host].here(), ended: make(chan struct{}), screen: s}
+	p := &process{host: host, name: g.name(host), remote: !g.Hosts[host].here(), screen: s}
+	p.silence = -max(minStart, 2*g.Hosts[host].took)
 	if number > 0 {
 		p.prefix = p.name + ": "
 	}
@@ -92,7 +94,6 @@ func (g *group) start(host, number int, o order, input string, s *screen, ended 
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	p.silent.Begin(maxStart)
 	first, _ := json.Marshal(o) // only texts
 	second, _ := json.Marshal(input)
 	if err := p.cmd.Start(); err != nil {
@@ -115,7 +116,6 @@ func (g *group) start(host, number int, o order, input string, s *screen, ended 
 		p.cmd.Wait() // failure reads its state
 		stderr.Close()
 		<-read
-		close(p.ended)
 		ended <- p
 	}()
 	return p, nil
@@ -127,7 +127,7 @@ func (p *process) read(r io.Reader) {
 	lines, text := bufio.NewReader(r), ""
 	for {
 		line, err := lines.ReadString('\n')
-		p.silent.Heard()
+		p.hear()
 		before, beat, marked := strings.Cut(line, rank.Marker)
 		text += before // a beat can come within a line
 		switch {
@@ -160,16 +160,22 @@ func (p *process) release() {
 	p.screen.print(p.screen.stderr, text)
 }
 
+func (p *process) hear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silence = 0
+}
+
 func (p *process) heard(beat string) {
 	var b rank.Beat
 	if json.Unmarshal([]byte(beat), &b) == nil {
 		p.mu.Lock()
+		defer p.mu.Unlock()
 		if b.Step != p.beat.Step {
 			p.still = 0
 		}
 		b.Done = append(p.beat.Done, b.Done...)
 		p.beat = b
-		p.mu.Unlock()
 	}
 }
 
@@ -179,34 +185,29 @@ func (p *process) reported() rank.Beat {
 	return p.beat
 }
 
-// tick is called every second while the process runs, with the seconds of the longest step of all ranks. It
-// notes a problem of a process that is silent or gets no further, and returns true if that lasts too long.
-func (p *process) tick(longest float64) bool {
+// tick is called every second while the process runs, with the seconds of the longest step of all ranks, or 0 if steps may
+// last. missing is true if beats have not come. If the process is silent or gets no further for longer than it may, over is
+// true, and problem says so, a little before already: others that are as late have the same one.
+func (p *process) tick(longest float64) (missing, over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	limit := patience + time.Duration(5*longest*float64(time.Second)).Round(time.Second)
+	const same = 2 * rank.Interval
+	limit := max(patience, time.Duration(4*longest*float64(time.Second)).Round(time.Second))
 	if p.beat.Longest == 0 {
 		limit += compiling
 	}
-	silence, still := p.silent.Tick(), time.Duration(p.still)*time.Second
-	p.still++
-	switch p.problem = ""; {
-	case silence > rank.Silence/2:
-		p.problem = fmt.Sprintf("was silent for %v (stopped, asleep or unplugged)", min(silence, rank.Silence))
-	case p.beat.Step > 0 && longest > 0 && still > limit:
+	p.silence += time.Second
+	p.still += time.Second
+	switch p.problem, p.silent = "", p.silence > rank.Silence-same; {
+	case p.silent:
+		p.problem = fmt.Sprintf("was silent for %v (stopped, asleep or unplugged)", rank.Silence)
+		over = p.silence > rank.Silence
+	case p.beat.Step > 0 && longest > 0 && p.still > limit-same:
 		p.problem = fmt.Sprintf("got no further than %s for %v (no step before took more than %.2g s)", ui.Plain(p.beat.Progress), limit,
 			longest)
+		over = p.still > limit
 	}
-	return silence > rank.Silence || p.problem != "" && still > limit+2*rank.Interval // others of its step are late too then
-}
-
-func (p *process) running() bool {
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
-	}
+	return p.silence > 3*rank.Interval, over
 }
 
 // cause describes how the process has failed.

@@ -18,20 +18,18 @@ import (
 )
 
 const (
-	// consequences is how long the launcher waits, after a rank has failed, for others that end because
-	// of it, or for the same reason.
-	consequences = time.Second
-	// maxStart is how long a rank may be silent at first, in addition to rank.Silence.
-	maxStart = 40 * time.Second
+	// minStart is how long a rank may be silent at first, in addition to rank.Silence, or twice as long as its machine took
+	// to answer before.
+	minStart = 5 * time.Second
 	// maxEnd is how long a rank may take to end by itself.
 	maxEnd = 5 * time.Second
 	// compiling is how much longer the first step of a rank may take, in addition to patience.
 	compiling = 5 * time.Minute
 )
 
-// patience is how much longer a step of a rank may take than five times the longest step of all ranks. Tests
-// shorten it.
-var patience = time.Minute
+// patience is how long a step of a rank may take, if that is not less than four times the longest step of all ranks, and
+// how long ranks may take to connect when all have begun to. Tests shorten it.
+var patience = 20 * time.Second
 
 // A cause is why a rank could not go on.
 type cause struct {
@@ -81,11 +79,11 @@ func (g *group) run(ctx context.Context, out *ui.Output, args []string, input st
 
 // once runs the command until all ranks have ended. The error is a *failure if one of them has failed.
 func (g *group) once(ctx context.Context, s *screen, hosts []int, done string, args []string, input string) error {
-	var all, failed, late []*process // failed in the order in which they have
+	var all, failed []*process // failed in the order in which they have
 	ended := make(chan *process, len(hosts))
 	defer func() {
 		s.show("")
-		end(all)
+		end(all, ended)
 	}()
 	folder, err := os.Getwd()
 	if err != nil {
@@ -102,43 +100,54 @@ func (g *group) once(ctx context.Context, s *screen, hosts []int, done string, a
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var grace <-chan time.Time
+	var grace, joining time.Duration // since a rank has failed, and since all wait for each other to connect
 	for live := len(all); live > 0; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-grace:
-			live, failed = 0, append(failed, late...)
 		case p := <-ended:
 			live--
-			if p.problem = ""; p.cmd.ProcessState.Success() {
+			p.over, p.problem = true, ""
+			if p.cmd.ProcessState.Success() {
 				p.release()
-				continue
-			}
-			if failed = append(failed, p); grace == nil {
-				grace = time.After(consequences)
+			} else {
+				failed = append(failed, p)
 			}
 		case <-tick.C:
 			var parts []string
+			var late []*process
 			var longest float64
+			joining += time.Second
 			for _, p := range all {
-				longest = max(longest, p.reported().Longest)
-			}
-			tooLate := false
-			late = nil
-			for _, p := range all {
-				if !p.running() {
-					continue
+				beat := p.reported()
+				if longest = max(longest, beat.Longest); !beat.Joining {
+					joining = 0
 				}
-				if text := p.reported().Progress; text != "" {
+				if text := beat.Progress; text != "" && !p.over {
 					parts = append(parts, p.name+": "+ui.Plain(text))
 				}
-				if tooLate = p.tick(longest) || tooLate; p.problem != "" {
+			}
+			if len(failed) > 0 { // the others wait for it
+				grace, longest = grace+time.Second, 0
+			}
+			anyMissing, anyOver := false, false
+			for _, p := range all {
+				if p.over {
+					continue
+				}
+				missing, over := p.tick(longest)
+				anyMissing, anyOver = anyMissing || missing, anyOver || over
+				if joining > patience && !p.silent {
+					p.problem = fmt.Sprintf("have not found each other for %v (is there a firewall, or a cable unplugged?)", patience)
+					anyOver = true
+				}
+				if p.problem != "" {
 					late = append(late, p)
 				}
 			}
-			if tooLate && len(failed) == 0 {
-				live, failed = 0, late
+			// A rank that has failed may have lost one that is silent. Others end because of it, or for the same reason.
+			if anyOver || grace > time.Second && !anyMissing {
+				live, failed = 0, append(failed, late...)
 			}
 			s.show(strings.Join(parts, ", "))
 		}
@@ -175,24 +184,30 @@ func newFailure(all, failed []*process) *failure {
 	return f
 }
 
-// end ends the ranks that run: all find their standard input closed, and those that do not end then are
+// end ends the ranks that run: all find their standard input closed, and those that do not end then, or are silent, are
 // killed. A rank elsewhere that hangs ends when it wakes.
-func end(all []*process) {
-	for _, p := range all {
-		p.stdin.Close()
-	}
-	late := time.After(maxEnd)
-	for _, p := range all {
-		select {
-		case <-p.ended:
-		case <-late:
-			for _, p := range all {
-				if p.running() {
-					killGroup(p.cmd)
-				}
+func end(all []*process, ended <-chan *process) {
+	live := 0
+	kill := func(which func(*process) bool) {
+		for _, p := range all {
+			if !p.over && which(p) {
+				killGroup(p.cmd)
 			}
 		}
-		<-p.ended
+	}
+	for _, p := range all {
+		if p.stdin.Close(); !p.over {
+			live++
+		}
+	}
+	kill(func(p *process) bool { return p.silent })
+	for late := time.After(maxEnd); live > 0; {
+		select {
+		case p := <-ended:
+			p.over, live = true, live-1
+		case <-late:
+			kill(func(*process) bool { return true })
+		}
 	}
 }
 
