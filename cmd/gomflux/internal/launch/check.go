@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -99,22 +98,15 @@ func (g *group) version(ctx context.Context, host int, addresses []string) (info
 func (g *group) output(ctx context.Context, limit time.Duration, host int, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer for %v", limit))
 	defer cancel()
-	cmd, err := g.command(host, args...)
-	if err != nil {
-		return nil, err
-	}
+	cmd := g.command(ctx, host, args...)
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &stdout, &stderr, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the launcher
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { killGroup(cmd) })
-	if err = cmd.Wait(); errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // a shared connection of ssh goes on, and keeps standard error open
-	}
-	if !stop() {
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = nil // a shared connection of ssh goes on, and keeps standard error open
 	}
 	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 	if said := strings.TrimPrefix(strings.TrimSpace(lines[len(lines)-1]), "gomflux: "); err != nil && said != "" {
@@ -122,9 +114,6 @@ func (g *group) output(ctx context.Context, limit time.Duration, host int, args 
 	}
 	return stdout.Bytes(), err
 }
-
-// killGroup ends a process and those that it started.
-func killGroup(cmd *exec.Cmd) { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
 // prepare refuses hosts that cannot be ranks of one run, and chooses the backend.
 func (g *group) prepare(ctx context.Context) error {

@@ -14,7 +14,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,12 +21,14 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx"
 )
 
 const (
 	// Env is the variable that is 1 in a process that gomflux launch started.
 	Env = "GOMFLUX_LAUNCHED"
-	// EnvDone is the variable with the indices of images that earlier starts of the run have written; not of the first.
+	// EnvDone is the variable with the indices of images that earlier starts of the run have written, as a JSON array; null in
+	// the first.
 	EnvDone = "GOMFLUX_DONE"
 
 	Marker   = "\x1e" // begins a beat
@@ -42,6 +43,7 @@ type Beat struct {
 	Done      []int  `json:"done,omitempty"`      // indices of images that it has written since the beat before
 	Resumable bool   `json:"resumable,omitempty"` // the others can do the rest without it
 	Joining   bool   `json:"joining,omitempty"`   // it waits for the others to connect
+	Lost      int    `json:"lost,omitempty"`      // number of its connections to others that are lost
 	Progress  string `json:"progress,omitempty"`  // what it does, for people
 
 	Step    int     `json:"step,omitempty"`    // the step that it is in, numbered over all its images from 1; 0 outside of them
@@ -69,7 +71,7 @@ func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
 	var silence atomic.Int32 // in seconds, without those in which this process was stopped itself
 	go func() {
 		for ; ; time.Sleep(Interval) {
-			report(func(*Beat) {}, true)
+			report(func(b *Beat) { b.Lost = mlx.LostConnections() }, true)
 		}
 	}()
 	go func() {
@@ -138,15 +140,13 @@ func Report(p gomflux.Progress) {
 
 // Before returns the indices of the images that earlier starts of this run have written, nil in the first start.
 func Before() map[int]bool {
-	text := os.Getenv(EnvDone)
-	if text == "" {
+	var done []int
+	if json.Unmarshal([]byte(os.Getenv(EnvDone)), &done); done == nil {
 		return nil
 	}
-	done := map[int]bool{}
-	for word := range strings.SplitSeq(text, ",") {
-		if i, err := strconv.Atoi(word); err == nil {
-			done[i] = true
-		}
+	before := map[int]bool{}
+	for _, i := range done {
+		before[i] = true
 	}
-	return done
+	return before
 }

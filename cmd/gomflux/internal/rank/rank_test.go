@@ -66,7 +66,7 @@ func TestLifeLine(t *testing.T) {
 }
 
 func TestBefore(t *testing.T) {
-	for text, want := range map[string]map[int]bool{"": nil, "none": {}, "3": {3: true}, "0,12": {0: true, 12: true}} {
+	for text, want := range map[string]map[int]bool{"": nil, "null": nil, "[]": {}, "[3]": {3: true}, "[0,12]": {0: true, 12: true}} {
 		t.Setenv(EnvDone, text)
 		if got := Before(); !maps.Equal(got, want) || (got == nil) != (want == nil) {
 			t.Errorf("%q: %v, expected %v", text, got, want)
