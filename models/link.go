@@ -23,17 +23,25 @@ func (p *Pipeline) MeasureLink() (l Link, err error) {
 		n = 1024
 	}
 	own := Link{Speed: ProductSpeed(p.dtype, n, 1)}
-	x := mlx.Full(1, mlx.Float32, 1<<20)
-	mlx.Eval(x, p.group.AllGather(x.Slice(0, 0, 1))) // all are there
-	start, before := time.Now(), p.group.Received()
-	mlx.Eval(p.group.AllGather(x))
-	own.Bandwidth = 8 * float64(p.group.Received()-before) / time.Since(start).Seconds()
+	const elements = 1 << 20
+	own.Bandwidth = float64(p.group.Size()-1) * 32 * elements / GatherTime(p.group, elements, 1)
 	all, err := gather(p.group, own)
 	l = all[0]
 	for _, m := range all {
 		l = Link{min(l.Bandwidth, m.Bandwidth), min(l.Speed, m.Speed)}
 	}
 	return l, err
+}
+
+// GatherTime returns how many seconds it takes to gather float32 elements of every member of a group, on average.
+func GatherTime(g *mlx.Group, elements, times int) float64 {
+	x := mlx.Full(1, mlx.Float32, elements)
+	mlx.Eval(x, g.AllGather(x.Slice(0, 0, 1))) // all are there
+	start := time.Now()
+	for range times {
+		mlx.Eval(g.AllGather(x))
+	}
+	return time.Since(start).Seconds() / float64(times)
 }
 
 // ProductSpeed returns the FLOPs per second of a product of n×n matrices on the current device, the best of several

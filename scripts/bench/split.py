@@ -4,6 +4,10 @@ speed-up over slower links from the bytes that they exchange.
     python scripts/bench/split.py --gomflux bin/gomflux --models z-image flux.1-dev qwen-image    # two NVIDIA GPUs, NCCL
     python scripts/bench/split.py --gomflux bin/gomflux --backend ring --device cpu --size 64 --models models/testdata/...
     python scripts/bench/split.py ... --split passes --size 2048 --processes 4 --json out.json
+    unshare -rn sh -c 'ip link set lo up && python scripts/bench/split.py --backend ring ... --throttle 0.1 1'
+
+--throttle times the step over slower links too: in a network of its own, as of unshare, whose loopback tc limits to the
+bandwidth that every process receives, times their number.
 """
 
 import argparse
@@ -58,12 +62,20 @@ def step(report):
     return next(phase["steady_s"] for phase in report["phases"] if phase["name"] == "step")
 
 
+def throttle(gbps):
+    """Limits what passes the loopback of all processes together."""
+    burst = max(64_000, int(gbps * 1e6))  # bytes: 8 ms
+    subprocess.run(["tc", "qdisc", "replace", "dev", "lo", "root", "tbf", "rate", f"{int(gbps * 1e6)}kbit",
+                    "burst", str(burst), "latency", "100ms"], check=True)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--gomflux", required=True)
     p.add_argument("--backend", choices=("nccl", "ring"), default="nccl")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--split", choices=("passes", "sequence"), default="sequence")
+    p.add_argument("--throttle", type=float, nargs="+", default=[], help="bandwidths in Gb/s")
     p.add_argument("--json", help="write all reports to this file")
     p.add_argument("--models", nargs="+", required=True)
     o, flags = p.parse_known_args()  # other flags are for gomflux bench
@@ -79,6 +91,15 @@ def main():
         ratios = [alone / (together + 8e-9 * exchanged / link) for link in LINKS]
         print(model, f"{alone:.4g} s", f"{together:.4g} s", f"{alone / together:.2f}", f"{exchanged / 1e6:.1f}",
               *(f"{r:.2f}" for r in ratios), sep="\t", flush=True)
+        for link in o.throttle:
+            throttle(o.processes * link)
+            with tempfile.TemporaryDirectory() as folder:
+                slow = bench([*command, "--split", o.split], environments(o.backend, o.processes, folder))
+            reports.append(slow)
+            print(f"  at {link} Gb/s: {step(slow):.4g} s, ratio {alone / step(slow):.2f}, computed "
+                  f"{alone / (together + 8e-9 * exchanged / link):.2f}", flush=True)
+        if o.throttle:
+            subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=True)
     if o.json:
         with open(o.json, "w") as f:
             json.dump(reports, f)

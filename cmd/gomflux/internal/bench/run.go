@@ -89,9 +89,10 @@ func (b *benchmark) join(ctx context.Context) (err error) {
 	if b.group, err = cli.JoinEngine(ctx, b.split.Value, b.out); err != nil || b.group == nil {
 		return err
 	}
-	if b.profile.File != "" || b.textTokens.Given() {
-		return cli.UsageErrorf("--profile and --text-tokens need a process that is alone (leave them out, or start one process)")
+	if b.textTokens.Given() {
+		return cli.UsageErrorf("--text-tokens needs a process that is alone (leave it out, or start one process)")
 	}
+	b.profile.OfRank(b.group.Rank())
 	b.report.Processes = b.group.Size()
 	return nil
 }

@@ -42,7 +42,9 @@ func Join(ctx context.Context, split *gomflux.Split, out *ui.Output) (*gomflux.G
 			maxJoin))
 		os.Exit(ExitFailure)
 	})
+	rank.Joining(true)
 	group, err := gomflux.Join(ctx)
+	rank.Joining(false)
 	late.Stop()
 	switch {
 	case errors.Is(err, gomflux.ErrRequest):

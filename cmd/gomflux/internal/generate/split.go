@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
-	"strings"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
@@ -24,10 +22,7 @@ func (g *generation) join(ctx context.Context) (err error) {
 	if g.debug.Options.Any() {
 		return cli.UsageErrorf("debugging flags need a process that is alone (leave them out, or start one process)")
 	}
-	if name := g.profile.File; name != "" && g.group.Rank() > 0 {
-		ext := filepath.Ext(name)
-		g.profile.File = fmt.Sprintf("%s-rank%d%s", strings.TrimSuffix(name, ext), g.group.Rank(), ext)
-	}
+	g.profile.OfRank(g.group.Rank())
 	key, err := cli.Share(ctx, g.group, []uint64{rand.Uint64(), rand.Uint64()})
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -42,7 +41,7 @@ func (g *group) versions(ctx context.Context) ([]cli.VersionInfo, []error) {
 		infos[0], errs[0] = g.version(ctx, 0, slices.Concat(wanted...))
 		for i := range g.Hosts {
 			if infos[i] = infos[0]; errs[0] == nil {
-				g.Hosts[i].addresses = g.Hosts[0].addresses[i : i+1]
+				g.Hosts[i].addresses, g.Hosts[i].took = g.Hosts[0].addresses[i:i+1], g.Hosts[0].took
 			}
 		}
 		return infos, errs
@@ -68,7 +67,7 @@ func (g *group) versions(ctx context.Context) ([]cli.VersionInfo, []error) {
 
 // version asks one host, and sets its addresses.
 func (g *group) version(ctx context.Context, host int, addresses []string) (info cli.VersionInfo, err error) {
-	name := g.Hosts[host].Name
+	name, asked := g.Hosts[host].Name, time.Now()
 	text, err := g.output(ctx, maxCheck, host, "version", "--json", "--listen="+strings.Join(addresses, ","))
 	if ctx.Err() != nil {
 		return info, context.Cause(ctx)
@@ -83,7 +82,7 @@ func (g *group) version(ctx context.Context, host int, addresses []string) (info
 		return info, cli.UsageErrorf("%s: %w (ssh must reach it without a password, and run gomflux %s there; --program sets its path)",
 			name, err, gomflux.Version())
 	}
-	g.Hosts[host].addresses = nil
+	g.Hosts[host].addresses, g.Hosts[host].took = nil, time.Since(asked)
 	for _, l := range info.Listen {
 		if l.Problem != "" {
 			return info, cli.UsageErrorf("%s: cannot listen on %s: %s (--starting-port sets other ports, a host file other addresses)",
@@ -99,22 +98,15 @@ func (g *group) version(ctx context.Context, host int, addresses []string) (info
 func (g *group) output(ctx context.Context, limit time.Duration, host int, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer for %v", limit))
 	defer cancel()
-	cmd, err := g.command(host, args...)
-	if err != nil {
-		return nil, err
-	}
+	cmd := g.command(ctx, host, args...)
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &stdout, &stderr, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the launcher
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { killGroup(cmd) })
-	if err = cmd.Wait(); errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // a shared connection of ssh goes on, and keeps standard error open
-	}
-	if !stop() {
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = nil // a shared connection of ssh goes on, and keeps standard error open
 	}
 	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 	if said := strings.TrimPrefix(strings.TrimSpace(lines[len(lines)-1]), "gomflux: "); err != nil && said != "" {
@@ -122,9 +114,6 @@ func (g *group) output(ctx context.Context, limit time.Duration, host int, args 
 	}
 	return stdout.Bytes(), err
 }
-
-// killGroup ends a process and those that it started.
-func killGroup(cmd *exec.Cmd) { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
 // prepare refuses hosts that cannot be ranks of one run, and chooses the backend.
 func (g *group) prepare(ctx context.Context) error {

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -32,7 +35,8 @@ type host struct {
 	IPs  []string `json:"ips"`  // to which the others connect
 	RDMA []any    `json:"rdma"` // for every rank, the device or the devices that connect to it, null for itself
 
-	addresses []string // with ports, on which its rank listens
+	addresses []string      // with ports, on which its rank listens
+	took      time.Duration // until it had told its version
 }
 
 // A group is what the ranks of a run have in common. Its tags are those of mlx.launch's host files, which
@@ -173,23 +177,28 @@ func (g *group) name(host int) string {
 // here reports whether a host is this machine.
 func (h *host) here() bool { return h.Name == "localhost" || h.Name == "127.0.0.1" }
 
-// command returns gomflux with simple arguments on a host. ssh passes them to the user's shell there,
-// whose PATH often lacks the folders of Homebrew and Go.
-func (g *group) command(host int, args ...string) (*exec.Cmd, error) {
+// command returns gomflux with simple arguments on a host; what it starts is killed when ctx is done. ssh passes them to the
+// user's shell there, whose PATH often lacks the folders of Homebrew and Go.
+func (g *group) command(ctx context.Context, host int, args ...string) *exec.Cmd {
 	h := g.Hosts[host]
-	if h.here() {
-		program, err := os.Executable()
-		cmd := exec.Command(program, args...)
-		cmd.Args[0] = os.Args[0]
-		return cmd, err
+	program, err := os.Executable()
+	line := append([]string{os.Args[0]}, args...)
+	if !h.here() {
+		script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec ` + ui.ShellQuote(g.program)
+		for _, arg := range args {
+			script += " " + ui.ShellQuote(arg)
+		}
+		program, err = exec.LookPath("ssh")
+		line = []string{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", h.Name, "exec sh -c " + ui.ShellQuote(script)}
+		if len(h.IPs) == 0 {
+			line = slices.Insert(line, 1, "-4") // the ring connects to the address that ssh finds
+		}
 	}
-	script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec ` + ui.ShellQuote(g.program)
-	for _, arg := range args {
-		script += " " + ui.ShellQuote(arg)
-	}
-	options := []string{"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T"}
-	if len(h.IPs) == 0 {
-		options = append(options, "-4") // the ring connects to the address that ssh finds
-	}
-	return exec.Command("ssh", append(options, "--", h.Name, "exec sh -c "+ui.ShellQuote(script))...), nil
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Args, cmd.Err, cmd.Cancel, cmd.WaitDelay = line, err, func() error { return killGroup(cmd) }, 2*time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the launcher, which ends all
+	return cmd
 }
+
+// killGroup ends a process and those that it started.
+func killGroup(cmd *exec.Cmd) error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -38,7 +37,7 @@ from standard input (--prompt -) reads that of the launcher, on every rank.
 FAULTS
 A rank that fails, is killed, or is silent for 20 seconds, because its machine
 sleeps or was unplugged, ends all others, and the error names it. So does one
-that stays in a step for a minute more than five times the longest step. If
+that stays in a step for 20 seconds and for four times the longest step. If
 each rank generates images of its own, the others are started again instead,
 for the images that are missing. Ctrl-C ends all. Ranks end by themselves if
 the launcher or the connection to it is gone.
@@ -62,11 +61,13 @@ func NewCommand() *cobra.Command {
   gomflux launch --local 2 -- generate -m qwen-image -p "a lighthouse"`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g, err := o.group()
-			if err == nil {
-				err = checkCommand(args)
-			}
-			if err != nil {
+			switch {
+			case err != nil:
 				return cli.Coded(cli.ExitUsage, err)
+			case len(args) == 0:
+				return cli.UsageErrorf("the command is missing (gomflux launch --local 2 -- generate --prompt ...)")
+			case args[0] == "launch":
+				return cli.UsageErrorf("launch cannot start launch")
 			}
 			out := (&cli.OutputFlags{}).Out(cmd)
 			if err := g.prepare(cmd.Context()); err != nil {
@@ -88,14 +89,4 @@ func NewCommand() *cobra.Command {
 	o.addRun(f)
 	cmd.AddCommand(newRankCommand(), newMeasureCommand())
 	return cmd
-}
-
-func checkCommand(args []string) error {
-	switch {
-	case len(args) == 0:
-		return errors.New("the command is missing (gomflux launch --local 2 -- generate --prompt ...)")
-	case args[0] == "launch":
-		return errors.New("launch cannot start launch")
-	}
-	return nil
 }

@@ -227,7 +227,7 @@ func TestResume(t *testing.T) {
 			stdout, stderr, err := ranks(t, where, "", "0:resumable", "0:done 1", "*:env GOMFLUX_DONE", "0:done 3", "*:wait 300",
 				"2:signal 9", "1:wait 2000", "1:signal 9", "0:wait 300000")
 			// three ranks, then two, then one without a group, of which the script has nothing but for all
-			if want := "GOMFLUX_DONE=\"\"\nGOMFLUX_DONE=\"1,3,\"\nGOMFLUX_DONE=\"1,3,\"\n"; err != nil || stdout != want {
+			if want := "GOMFLUX_DONE=\"null\"\nGOMFLUX_DONE=\"[1,3]\"\nGOMFLUX_DONE=\"[1,3]\"\n"; err != nil || stdout != want {
 				t.Errorf("%q, %v, expected %q", stdout, err, want)
 			}
 			if strings.Count(stderr, "\n") != 2 || !strings.Contains(stderr, "; the rest is left for ") {
@@ -245,14 +245,14 @@ func TestStuck(t *testing.T) {
 		name, want string
 		script     []string
 	}{
-		{"one", "rank 2: got no further than step 1/9 for 2s (no step before took more than ", []string{"*:progress 0/9", "*:progress 1/9",
+		{"one", "rank 2: got no further than step 1/9 for 5s (no step before took more than ", []string{"*:progress 0/9", "*:progress 1/9",
 			"2:wait 300000", "*:progress 2/9", "*:wait 300000"}},
-		{"all", "rank 0 and rank 1 and rank 2: got no further than step 1/9 for 2s", []string{"*:progress 0/9", "*:wait 50",
+		{"all", "rank 0 and rank 1 and rank 2: got no further than step 1/9 for 5s", []string{"*:progress 0/9", "*:wait 50",
 			"*:progress 1/9",
 			"*:wait 300000"}},
 		{"images of their own", "", []string{"*:resumable", "*:env GOMFLUX_DONE", "*:progress 0/2", "*:progress 1/2", "1:wait 300000",
-			"*:progress 2/2", "0:done 0", "0:wait 9000"}},
-		{"slow", "", []string{"*:progress 0/2", "1:wait 9000", "*:progress 1/2", "*:progress 2/2", "2:progress vae", "2:wait 9000"}},
+			"*:progress 2/2", "0:done 0", "0:wait 12000"}},
+		{"slow", "", []string{"*:progress 0/2", "1:wait 12000", "*:progress 1/2", "*:progress 2/2", "2:progress vae", "2:wait 12000"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -260,12 +260,60 @@ func TestStuck(t *testing.T) {
 			if test.want == "" && err != nil || test.want != "" && !strings.HasPrefix(fmt.Sprint(err), test.want) {
 				t.Errorf("%v, expected %q", err, test.want)
 			}
-			const warning = "gomflux: warning: rank 1: got no further than step 1/2 for 2s (no step before took more than "
+			const warning = "gomflux: warning: rank 1: got no further than step 1/2 for 5s (no step before took more than "
 			if test.name == "images of their own" &&
-				(stdout != "GOMFLUX_DONE=\"\"\n"+strings.Repeat("GOMFLUX_DONE=\"0,\"\n", 2) || !strings.HasPrefix(stderr, warning)) {
+				(stdout != "GOMFLUX_DONE=\"null\"\n"+strings.Repeat("GOMFLUX_DONE=\"[0]\"\n", 2) || !strings.HasPrefix(stderr, warning)) {
 				t.Errorf("%q, %q", stdout, stderr)
 			}
 		})
+	}
+}
+
+// TestTick: of ranks that report the same again and again, or nothing, those are named that the others wait for.
+func TestTick(t *testing.T) {
+	const silent, failed = "", "failed"
+	for _, test := range []struct {
+		beats   []string
+		want    string
+		seconds int
+	}{
+		{[]string{`{"joining":true}`, `{"joining":true}`}, "r0 and r1: have not found each other for 5s (is there a firewall, ", 6},
+		{[]string{`{"joining":true}`, `{}`}, "", 0}, // it reads MLX from a slow disk
+		{[]string{`{"joining":true}`, silent}, "r1: was silent for 10s ", 5},
+		{[]string{`{"lost":1}`, `{"lost":2}`, `{"lost":1}`, `{}`}, "r1: the connection to other ranks was lost ", 5},
+		{[]string{`{"lost":1}`, `{"lost":1}`, silent}, "r2: was silent for 10s ", 5},
+		{[]string{failed, `{"lost":1}`, `{}`}, "r0: has ended with exit code 0", 2},
+		{[]string{failed, `{}`, silent}, "r2: was silent for 10s ", 5},
+		{[]string{silent, silent, `{}`}, "r0 and r1: was silent for 10s ", 5},
+		{[]string{`{"step":3,"progress":"step 2/9","longest":2}`, `{"step":4,"longest":1}`},
+			"r0: got no further than step 2/9 for 8s (no step before took more than 2 s)", 9},
+		{[]string{`{"step":1}`, `{"step":1}`}, "", 0}, // compiles
+	} {
+		r := &members{}
+		for i, beat := range test.beats {
+			p := &process{name: fmt.Sprint("r", i), cmd: &exec.Cmd{ProcessState: &os.ProcessState{}}, over: beat == failed}
+			r.all = append(r.all, p)
+			if beat == silent {
+				p.silence = 6 * time.Second
+			}
+			if p.over {
+				r.failed = append(r.failed, p)
+			}
+		}
+		got, seconds := "", 0
+		for second := 1; second <= 60 && got == ""; second++ {
+			for i, p := range r.all {
+				if test.beats[i] != silent {
+					p.heard(test.beats[i])
+				}
+			}
+			if _, end := r.tick(); end {
+				got, seconds = newFailure(r.all, r.failed).Error(), second
+			}
+		}
+		if !strings.HasPrefix(got, test.want) || (got == "") != (test.want == "") || seconds != test.seconds {
+			t.Errorf("%q: after %d s %q, expected after %d s %q", test.beats, seconds, got, test.seconds, test.want)
+		}
 	}
 }
 

@@ -1,13 +1,12 @@
 package launch
 
 import (
-	"time"
-
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
 )
 
 // A speed is that of the connection of two ranks.
@@ -33,19 +32,9 @@ func newMeasureCommand() *cobra.Command {
 					return err
 				}
 				const elements = 4 << 20 // 16 MB, of the size of a layer's keys and values
-				return ui.WriteJSON(cmd.OutOrStdout(), speed{gather(g, 1, 100), 32 * elements / gather(g, elements, 4)})
+				return ui.WriteJSON(cmd.OutOrStdout(), speed{models.GatherTime(g, 1, 100),
+					32 * elements / models.GatherTime(g, elements, 4)})
 			})
 		},
 	}
-}
-
-// gather returns how many seconds it takes to gather float32 elements of all ranks, on average.
-func gather(g *mlx.Group, elements, times int) float64 {
-	x := mlx.Full(1, mlx.Float32, elements)
-	mlx.Eval(x, g.AllGather(x)) // all are there
-	start := time.Now()
-	for range times {
-		mlx.Eval(g.AllGather(x))
-	}
-	return time.Since(start).Seconds() / float64(times)
 }

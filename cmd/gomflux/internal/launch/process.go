@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -58,41 +59,41 @@ type process struct {
 	remote       bool
 	cmd          *exec.Cmd
 	stdin        io.WriteCloser // the life line: the rank ends when it is closed
-	silent       rank.Silent
-	problem      string // why it is given up while it runs
-	ended        chan struct{}
+	over         bool           // it has ended
+	problem      string         // why it is given up while it runs, if that is tooLate, or some other is
+	tooLate      bool
+	missing      bool // beats have not come
+	silent       bool // for so long that this is the problem
 	screen       *screen
 
 	held, last string // a line with an error that is not printed yet, and the last one
 
-	mu    sync.Mutex
-	beat  rank.Beat // what it has reported; Done has all images
-	still int       // seconds in beat.Step
+	mu      sync.Mutex
+	beat    rank.Beat     // what it has reported; Done has all images
+	silence time.Duration // since it has written something, counted in ticks, so not while this process is stopped
+	still   time.Duration // in beat.Step
 }
 
 // start starts a rank. It is sent to ended when it has ended, and all it said is read.
 func (g *group) start(host, number int, o order, input string, s *screen, ended chan<- *process) (*process, error) {
-	p := &process{host: host, name: g.name(host), remote: !g.Hosts[host].here(), ended: make(chan struct{}), screen: s}
+	p := &process{host: host, name: g.name(host), remote: !g.Hosts[host].here(), screen: s}
+	p.silence = -max(minStart, 2*g.Hosts[host].took)
 	if number > 0 {
 		p.prefix = p.name + ": "
 	}
 	if !g.local {
 		p.name += fmt.Sprintf(" (rank %d)", number)
 	}
-	var err error
-	if p.cmd, err = g.command(host, "launch", "rank"); err != nil {
-		return nil, err
-	}
+	p.cmd = g.command(context.Background(), host, "launch", "rank") // it is asked to end before it is killed
 	if number == 0 {
 		p.cmd.Stdout = s
 	}
 	said, stderr := io.Pipe()
-	p.cmd.Stderr, p.cmd.WaitDelay = stderr, 2*time.Second
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the launcher, which ends all
+	p.cmd.Stderr = stderr
+	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	p.silent.Begin(maxStart)
 	first, _ := json.Marshal(o) // only texts
 	second, _ := json.Marshal(input)
 	if err := p.cmd.Start(); err != nil {
@@ -115,7 +116,6 @@ func (g *group) start(host, number int, o order, input string, s *screen, ended 
 		p.cmd.Wait() // failure reads its state
 		stderr.Close()
 		<-read
-		close(p.ended)
 		ended <- p
 	}()
 	return p, nil
@@ -127,12 +127,11 @@ func (p *process) read(r io.Reader) {
 	lines, text := bufio.NewReader(r), ""
 	for {
 		line, err := lines.ReadString('\n')
-		p.silent.Heard()
 		before, beat, marked := strings.Cut(line, rank.Marker)
+		p.heard(beat)
 		text += before // a beat can come within a line
 		switch {
 		case marked:
-			p.heard(beat)
 		case strings.HasPrefix(text, "[ring] ") && !strings.HasPrefix(text, "[ring] Rank "):
 			text = "" // MLX's lines about a peer that is gone; those about a rank are of MLX_RING_VERBOSE
 		case text != "":
@@ -160,17 +159,20 @@ func (p *process) release() {
 	p.screen.print(p.screen.stderr, text)
 }
 
+// heard notes a sign of life, and a beat if it is one.
 func (p *process) heard(beat string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silence = 0
 	var b rank.Beat
-	if json.Unmarshal([]byte(beat), &b) == nil {
-		p.mu.Lock()
-		if b.Step != p.beat.Step {
-			p.still = 0
-		}
-		b.Done = append(p.beat.Done, b.Done...)
-		p.beat = b
-		p.mu.Unlock()
+	if json.Unmarshal([]byte(beat), &b) != nil {
+		return
 	}
+	if b.Step != p.beat.Step {
+		p.still = 0
+	}
+	b.Done = append(p.beat.Done, b.Done...)
+	p.beat = b
 }
 
 func (p *process) reported() rank.Beat {
@@ -179,33 +181,36 @@ func (p *process) reported() rank.Beat {
 	return p.beat
 }
 
-// tick is called every second while the process runs, with the seconds of the longest step of all ranks. It
-// notes a problem of a process that is silent or gets no further, and returns true if that lasts too long.
-func (p *process) tick(longest float64) bool {
+// tick is called every second while the process runs, with the seconds of the longest step of all ranks, or 0 if steps may
+// last, for how long all have waited for each other, the most connections that one has lost, and for how long. It notes a
+// problem of a process that is silent, has lost those, or gets no further, a little before it is tooLate, so that others
+// that are as late have the same one.
+func (p *process) tick(longest float64, joining time.Duration, lost int, cut time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	limit := patience + time.Duration(5*longest*float64(time.Second)).Round(time.Second)
+	const same = 2 * rank.Interval
+	p.silence += time.Second
+	p.still += time.Second
+	limit := max(patience, time.Duration(4*longest*float64(time.Second)).Round(time.Second))
 	if p.beat.Longest == 0 {
 		limit += compiling
 	}
-	silence, still := p.silent.Tick(), time.Duration(p.still)*time.Second
-	p.still++
-	switch p.problem = ""; {
-	case silence > rank.Silence/2:
-		p.problem = fmt.Sprintf("was silent for %v (stopped, asleep or unplugged)", min(silence, rank.Silence))
-	case p.beat.Step > 0 && longest > 0 && still > limit:
+	p.problem, p.tooLate = "", false
+	p.missing, p.silent = p.silence > 3*rank.Interval, p.silence > rank.Silence-same
+	switch {
+	case p.silent:
+		p.problem = fmt.Sprintf("was silent for %v (stopped, asleep or unplugged)", rank.Silence)
+		p.tooLate = p.silence > rank.Silence
+	case joining > patience:
+		p.problem = fmt.Sprintf("have not found each other for %v (is there a firewall, or a cable unplugged?)", patience)
+		p.tooLate = true
+	case lost > 0 && p.beat.Lost == lost:
+		p.problem = "the connection to other ranks was lost (is a cable unplugged?)"
+		p.tooLate = cut > same // MLX may say so before
+	case lost == 0 && p.beat.Step > 0 && longest > 0 && p.still > limit-same:
 		p.problem = fmt.Sprintf("got no further than %s for %v (no step before took more than %.2g s)", ui.Plain(p.beat.Progress), limit,
 			longest)
-	}
-	return silence > rank.Silence || p.problem != "" && still > limit+2*rank.Interval // others of its step are late too then
-}
-
-func (p *process) running() bool {
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
+		p.tooLate = p.still > limit
 	}
 }
 

@@ -1,11 +1,9 @@
 package launch
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -18,20 +16,18 @@ import (
 )
 
 const (
-	// consequences is how long the launcher waits, after a rank has failed, for others that end because
-	// of it, or for the same reason.
-	consequences = time.Second
-	// maxStart is how long a rank may be silent at first, in addition to rank.Silence.
-	maxStart = 40 * time.Second
+	// minStart is how long a rank may be silent at first, in addition to rank.Silence, or twice as long as its machine took
+	// to answer before.
+	minStart = 5 * time.Second
 	// maxEnd is how long a rank may take to end by itself.
 	maxEnd = 5 * time.Second
 	// compiling is how much longer the first step of a rank may take, in addition to patience.
 	compiling = 5 * time.Minute
 )
 
-// patience is how much longer a step of a rank may take than five times the longest step of all ranks. Tests
-// shorten it.
-var patience = time.Minute
+// patience is how long a step of a rank may take, if that is not less than four times the longest step of all ranks, and
+// how long ranks may take to connect when all have begun to. Tests shorten it.
+var patience = 20 * time.Second
 
 // A cause is why a rank could not go on.
 type cause struct {
@@ -53,9 +49,9 @@ func (f *failure) Error() string { return f.text }
 // are started again.
 func (g *group) run(ctx context.Context, out *ui.Output, args []string, input string) error {
 	s := &screen{stdout: out.Stdout, stderr: out.Stderr, tty: ui.IsTerminal(out.Stderr)}
-	hosts, done := make([]int, len(g.Hosts)), ""
-	for i := range hosts {
-		hosts[i] = i
+	var hosts, done []int
+	for i := range g.Hosts {
+		hosts = append(hosts, i)
 	}
 	for {
 		err := g.once(ctx, s, hosts, done, args, input)
@@ -71,82 +67,106 @@ func (g *group) run(ctx context.Context, out *ui.Output, args []string, input st
 			names = append(names, g.name(host))
 		}
 		out.Warn("%v; the rest is left for %s", f, strings.Join(names, ", "))
-		for _, i := range f.done {
-			done += fmt.Sprint(i, ",")
-		}
-		done = cmp.Or(done, "none")
-		hosts = f.rest
+		hosts, done = f.rest, append(append([]int{}, done...), f.done...) // not nil
 	}
 }
 
 // once runs the command until all ranks have ended. The error is a *failure if one of them has failed.
-func (g *group) once(ctx context.Context, s *screen, hosts []int, done string, args []string, input string) error {
-	var all, failed, late []*process // failed in the order in which they have
-	ended := make(chan *process, len(hosts))
+func (g *group) once(ctx context.Context, s *screen, hosts, done []int, args []string, input string) error {
+	r := &members{ended: make(chan *process, len(hosts))}
 	defer func() {
 		s.show("")
-		end(all)
+		r.end()
 	}()
 	folder, err := os.Getwd()
 	if err != nil {
 		return err
 	}
+	written, _ := json.Marshal(done) // only numbers
 	for i, host := range hosts {
 		env, files := g.environment(hosts, i)
-		o := order{Args: args, Env: append(env, rank.EnvDone+"="+done), Files: files, Folder: folder}
-		p, err := g.start(host, i, o, input, s, ended)
+		o := order{Args: args, Env: append(env, rank.EnvDone+"="+string(written)), Files: files, Folder: folder}
+		p, err := g.start(host, i, o, input, s, r.ended)
 		if err != nil {
 			return err
 		}
-		all = append(all, p)
+		r.all = append(r.all, p)
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var grace <-chan time.Time
-	for live := len(all); live > 0; {
+	for live := len(r.all); live > 0; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-grace:
-			live, failed = 0, append(failed, late...)
-		case p := <-ended:
+		case p := <-r.ended:
 			live--
-			if p.problem = ""; p.cmd.ProcessState.Success() {
+			p.over, p.problem = true, ""
+			if p.cmd.ProcessState.Success() {
 				p.release()
-				continue
-			}
-			if failed = append(failed, p); grace == nil {
-				grace = time.After(consequences)
+			} else {
+				r.failed = append(r.failed, p)
 			}
 		case <-tick.C:
-			var parts []string
-			var longest float64
-			for _, p := range all {
-				longest = max(longest, p.reported().Longest)
+			status, end := r.tick()
+			if s.show(status); end {
+				live = 0
 			}
-			tooLate := false
-			late = nil
-			for _, p := range all {
-				if !p.running() {
-					continue
-				}
-				if text := p.reported().Progress; text != "" {
-					parts = append(parts, p.name+": "+ui.Plain(text))
-				}
-				if tooLate = p.tick(longest) || tooLate; p.problem != "" {
-					late = append(late, p)
-				}
-			}
-			if tooLate && len(failed) == 0 {
-				live, failed = 0, late
-			}
-			s.show(strings.Join(parts, ", "))
 		}
 	}
-	if len(failed) > 0 {
-		return newFailure(all, failed)
+	if len(r.failed) > 0 {
+		return newFailure(r.all, r.failed)
 	}
 	return nil
+}
+
+// members are the ranks of a start.
+type members struct {
+	all, failed    []*process // failed in the order in which they have
+	ended          chan *process
+	grace, joining time.Duration // since one has failed, and since all wait for each other to connect
+	cut            time.Duration // since one has lost a connection to another that runs
+}
+
+// tick is called every second. It returns what the ranks do, for people, and whether to end them: then those that are late
+// have failed too.
+func (r *members) tick() (status string, end bool) {
+	var parts []string
+	var late []*process
+	var longest float64
+	lost, joining, gone := 0, true, false
+	for _, p := range r.all {
+		beat := p.reported()
+		longest, lost = max(longest, beat.Longest), max(lost, beat.Lost)
+		joining, gone = joining && beat.Joining, gone || p.over || p.missing
+		if beat.Progress != "" && !p.over {
+			parts = append(parts, p.name+": "+ui.Plain(beat.Progress))
+		}
+	}
+	r.joining, r.cut = r.joining+time.Second, r.cut+time.Second
+	if !joining || gone {
+		r.joining = 0
+	}
+	if lost == 0 || gone { // then that is why
+		r.cut, lost = 0, 0
+	}
+	if len(r.failed) > 0 { // the others wait for it
+		r.grace, longest = r.grace+time.Second, 0
+	}
+	// When one has failed, others end because of it, or for the same reason; one that is silent may be why it has.
+	end = r.grace > time.Second
+	for _, p := range r.all {
+		if p.over {
+			continue
+		}
+		if p.tick(longest, r.joining, lost, r.cut); p.problem != "" {
+			late = append(late, p)
+		}
+		end = end && !p.missing
+	}
+	if end = end || slices.ContainsFunc(late, func(p *process) bool { return p.tooLate }); end {
+		r.failed = append(r.failed, late...)
+	}
+	return strings.Join(parts, ", "), end
 }
 
 // newFailure names the ranks to blame: of those that were lost the one that is behind, or else the one that has
@@ -175,24 +195,30 @@ func newFailure(all, failed []*process) *failure {
 	return f
 }
 
-// end ends the ranks that run: all find their standard input closed, and those that do not end then are
+// end ends the ranks that run: all find their standard input closed, and those that do not end then, or are silent, are
 // killed. A rank elsewhere that hangs ends when it wakes.
-func end(all []*process) {
-	for _, p := range all {
-		p.stdin.Close()
-	}
-	late := time.After(maxEnd)
-	for _, p := range all {
-		select {
-		case <-p.ended:
-		case <-late:
-			for _, p := range all {
-				if p.running() {
-					killGroup(p.cmd)
-				}
+func (r *members) end() {
+	live := 0
+	kill := func(which func(*process) bool) {
+		for _, p := range r.all {
+			if !p.over && which(p) {
+				killGroup(p.cmd)
 			}
 		}
-		<-p.ended
+	}
+	for _, p := range r.all {
+		if p.stdin.Close(); !p.over {
+			live++
+		}
+	}
+	kill(func(p *process) bool { return p.silent })
+	for late := time.After(maxEnd); live > 0; {
+		select {
+		case p := <-r.ended:
+			p.over, live = true, live-1
+		case <-late:
+			kill(func(*process) bool { return true })
+		}
 	}
 }
 
@@ -205,16 +231,8 @@ func (g *group) environment(hosts []int, at int) (env []string, files map[string
 	}
 	env = append(env, "MLX_RANK="+strconv.Itoa(at))
 	var addresses [][]string
-	var devices [][]any
 	for _, i := range hosts {
 		addresses = append(addresses, g.Hosts[i].addresses)
-		var row []any
-		for _, k := range hosts {
-			if g.Backend == jaccl {
-				row = append(row, g.Hosts[i].RDMA[k])
-			}
-		}
-		devices = append(devices, row)
 	}
 	first := addresses[0][0] // where rank 0 waits for the others
 	switch g.Backend {
@@ -230,6 +248,12 @@ func (g *group) environment(hosts []int, at int) (env []string, files map[string
 		}
 		return env, nil
 	case jaccl:
+		devices := make([][]any, len(hosts))
+		for i, host := range hosts {
+			for _, other := range hosts {
+				devices[i] = append(devices[i], g.Hosts[host].RDMA[other])
+			}
+		}
 		text, _ := json.Marshal(devices) // what was read as JSON
 		return append(env, "MLX_JACCL_COORDINATOR="+first), map[string]string{"MLX_IBV_DEVICES": string(text)}
 	default:

@@ -21,7 +21,7 @@ import (
 
 // TestMain makes the program of the tests stand in for gomflux, and for ssh if it has that name.
 func TestMain(m *testing.M) {
-	rank.Silence, patience = 10*time.Second, 2*time.Second
+	rank.Silence, patience = 10*time.Second, 5*time.Second
 	switch {
 	case filepath.Base(os.Args[0]) == "ssh":
 		os.Exit(ssh(os.Args[1:]))

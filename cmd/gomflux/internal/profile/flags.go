@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -58,6 +59,13 @@ func (f *Flags) ValidateFile() error {
 		err = cli.CheckFolderOf(f.File)
 	}
 	return cli.Coded(cli.ExitUsage, err)
+}
+
+// OfRank gives the file of a rank of a group a name of its own, except that of rank 0.
+func (f *Flags) OfRank(rank int) {
+	if ext := filepath.Ext(f.File); f.File != "" && rank > 0 {
+		f.File = fmt.Sprintf("%s-rank%d%s", strings.TrimSuffix(f.File, ext), rank, ext)
+	}
 }
 
 // Begin begins the profile, before the model is loaded.

@@ -14,7 +14,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,12 +21,14 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx"
 )
 
 const (
 	// Env is the variable that is 1 in a process that gomflux launch started.
 	Env = "GOMFLUX_LAUNCHED"
-	// EnvDone is the variable with the indices of images that earlier starts of the run have written; not of the first.
+	// EnvDone is the variable with the indices of images that earlier starts of the run have written, as a JSON array; null in
+	// the first.
 	EnvDone = "GOMFLUX_DONE"
 
 	Marker   = "\x1e" // begins a beat
@@ -41,6 +42,8 @@ var Silence = 20 * time.Second
 type Beat struct {
 	Done      []int  `json:"done,omitempty"`      // indices of images that it has written since the beat before
 	Resumable bool   `json:"resumable,omitempty"` // the others can do the rest without it
+	Joining   bool   `json:"joining,omitempty"`   // it waits for the others to connect
+	Lost      int    `json:"lost,omitempty"`      // number of its connections to others that are lost
 	Progress  string `json:"progress,omitempty"`  // what it does, for people
 
 	Step    int     `json:"step,omitempty"`    // the step that it is in, numbered over all its images from 1; 0 outside of them
@@ -65,14 +68,14 @@ func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
 	signal.Ignore(syscall.SIGPIPE) // of standard error, if the launcher is gone: end comes instead
 	line.to = stderr
 	input, write := io.Pipe()
-	var silent Silent
+	var silence atomic.Int32 // in seconds, without those in which this process was stopped itself
 	go func() {
 		for ; ; time.Sleep(Interval) {
-			report(func(*Beat) {}, true)
+			report(func(b *Beat) { b.Lost = mlx.LostConnections() }, true)
 		}
 	}()
 	go func() {
-		for ; silent.Tick() <= Silence; time.Sleep(time.Second) {
+		for ; time.Duration(silence.Add(1))*time.Second <= Silence; time.Sleep(time.Second) {
 		}
 		end()
 	}()
@@ -86,25 +89,13 @@ func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
 			write.Close()
 		}()
 		for err == nil {
-			silent.Heard()
+			silence.Store(0)
 			_, err = lines.ReadByte()
 		}
 		end()
 	}()
 	return input
 }
-
-// A Silent counts seconds of silence, except those in which this process was stopped itself.
-type Silent struct{ seconds atomic.Int32 }
-
-// Begin begins the silence with more time for a start.
-func (s *Silent) Begin(more time.Duration) { s.seconds.Store(-int32(more / time.Second)) }
-
-// Heard ends the silence.
-func (s *Silent) Heard() { s.seconds.Store(0) }
-
-// Tick is called every second, and returns how long the silence lasts.
-func (s *Silent) Tick() time.Duration { return time.Duration(s.seconds.Add(1)) * time.Second }
 
 // report changes the next beat, and writes it now, in one piece, or when it is time.
 func report(change func(*Beat), now bool) {
@@ -122,6 +113,9 @@ func report(change func(*Beat), now bool) {
 
 // Done reports that this rank has written the image of an index. Without a launcher it does nothing.
 func Done(index int) { report(func(b *Beat) { b.Done = append(b.Done, index) }, true) }
+
+// Joining reports whether this rank waits for the others to connect: if all do, and for long, they cannot.
+func Joining(waits bool) { report(func(b *Beat) { b.Joining = waits }, true) }
 
 // Resumable reports whether the work is split so that the other ranks can do the rest without one of them:
 // if one is lost, the launcher starts the others again, and [Before] returns the images that are written.
@@ -146,15 +140,13 @@ func Report(p gomflux.Progress) {
 
 // Before returns the indices of the images that earlier starts of this run have written, nil in the first start.
 func Before() map[int]bool {
-	text := os.Getenv(EnvDone)
-	if text == "" {
+	var done []int
+	if json.Unmarshal([]byte(os.Getenv(EnvDone)), &done); done == nil {
 		return nil
 	}
-	done := map[int]bool{}
-	for word := range strings.SplitSeq(text, ",") {
-		if i, err := strconv.Atoi(word); err == nil {
-			done[i] = true
-		}
+	before := map[int]bool{}
+	for _, i := range done {
+		before[i] = true
 	}
-	return done
+	return before
 }

@@ -65,20 +65,8 @@ func TestLifeLine(t *testing.T) {
 	<-ended
 }
 
-func TestSilent(t *testing.T) {
-	var s Silent
-	for second := range 100 {
-		switch long := s.Tick() > Silence; {
-		case second == 10:
-			s.Heard()
-		case long != (second > 30):
-			t.Fatalf("after %d seconds, of which 10 were before the last sign of life: %v", second, long)
-		}
-	}
-}
-
 func TestBefore(t *testing.T) {
-	for text, want := range map[string]map[int]bool{"": nil, "none": {}, "3": {3: true}, "0,12": {0: true, 12: true}} {
+	for text, want := range map[string]map[int]bool{"": nil, "null": nil, "[]": {}, "[3]": {3: true}, "[0,12]": {0: true, 12: true}} {
 		t.Setenv(EnvDone, text)
 		if got := Before(); !maps.Equal(got, want) || (got == nil) != (want == nil) {
 			t.Errorf("%q: %v, expected %v", text, got, want)
