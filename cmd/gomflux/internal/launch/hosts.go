@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // The backends of MLX that connect ranks.
@@ -183,13 +183,11 @@ func (g *group) command(host int, args ...string) (*exec.Cmd, error) {
 		cmd.Args[0] = os.Args[0]
 		return cmd, err
 	}
-	script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec ` + ui.ShellQuote(g.program)
-	for _, arg := range args {
-		script += " " + ui.ShellQuote(arg)
-	}
+	script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec ` +
+		quote.Shell(append([]string{g.program}, args...)...)
 	options := []string{"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T"}
 	if len(h.IPs) == 0 {
 		options = append(options, "-4") // the ring connects to the address that ssh finds
 	}
-	return exec.Command("ssh", append(options, "--", h.Name, "exec sh -c "+ui.ShellQuote(script))...), nil
+	return exec.Command("ssh", append(options, "--", h.Name, "exec sh -c "+quote.Shell(script))...), nil
 }
