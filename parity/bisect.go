@@ -74,6 +74,7 @@ func bisectAndSee(ctx context.Context, run string, o Options, b Bisection) (_ *r
 			}
 			if err == nil {
 				rep.Rounds = rounds
+				rep.Verdict.Unseen = len(nextToRecord(rep.Verdict, seen, asked)) > 0
 			}
 			return rep, seen, err
 		}

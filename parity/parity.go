@@ -173,34 +173,9 @@ func (r *Run) read(fsys fs.FS, name string) error {
 	return nil
 }
 
-// readArrays reads a file of tensors, and returns them with their stored dtypes.
+// readArrays reads a file of tensors, and returns them with their stored dtypes. The tensor of a .npy file has the file's name.
+// Values of float64, NumPy's default, are rounded to float32, in which everything is compared.
 func readArrays(fsys fs.FS, name string) (arrays map[string]*mlx.Array, dtypes map[string]string, err error) {
-	if ext := path.Ext(name); ext == ".npy" || ext == ".npz" {
-		return readNumPy(fsys, name)
-	}
-	f, err := checkpoint.Open(fsys, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	file, err := f.Path()
-	if err != nil {
-		return nil, nil, err
-	}
-	if arrays, err = mlx.LoadSafetensors(file, slices.Collect(maps.Keys(f.Header.Tensors))); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, name), err)
-	}
-	dtypes = map[string]string{}
-	for tensor, a := range arrays {
-		mlx.Eval(a) // while the file is open
-		dtypes[tensor] = a.Dtype().String()
-	}
-	return arrays, dtypes, nil
-}
-
-// readNumPy reads a .npy file, whose tensor has the file's name, or a .npz file. Values of float64,
-// NumPy's default, are rounded to float32, in which everything is compared.
-func readNumPy(fsys fs.FS, name string) (arrays map[string]*mlx.Array, dtypes map[string]string, err error) {
 	f, err := checkpoint.OpenArraysFS(fsys, name)
 	if err != nil {
 		return nil, nil, err

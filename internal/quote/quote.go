@@ -41,3 +41,23 @@ func Printable(s string) string {
 func IsPrintable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
 }
+
+// Shell returns the words of a command as a shell reads them.
+func Shell(words ...string) string {
+	quoted := make([]string, len(words))
+	for i, s := range words {
+		plain := s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+			return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-./,:+@%", r)
+		})
+		switch {
+		case !IsPrintable(s): // $'' is bash's and zsh's
+			text := strconv.QuoteToASCII(s)
+			quoted[i] = "$'" + strings.ReplaceAll(strings.ReplaceAll(text[1:len(text)-1], `\"`, `"`), "'", `\'`) + "'"
+		case plain:
+			quoted[i] = s
+		default:
+			quoted[i] = "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}

@@ -140,8 +140,7 @@ func (s *search) attention() {
 			s.limits = append(s.limits, fmt.Sprintf("attention of %d tokens is too long to be computed with known mistakes", tokens))
 			continue
 		}
-		other := newSearch(q)
-		if other.off = distance(other.got, other.want); other.off > 0 && other.part == nil {
+		if other := newSearch(q); other.off > 0 && other.part == nil {
 			other.attended(a)
 			s.hints = other.hints
 		}

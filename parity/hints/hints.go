@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
@@ -111,7 +112,7 @@ func explain(q Question) (found []Hint, limits string) {
 	if s.part != nil {
 		s.limits = []string{fmt.Sprintf("looked for in a part, %v", *s.part)}
 	}
-	if s.off = distance(s.got, s.want); s.off == 0 {
+	if s.off == 0 {
 		return nil, strings.Join(s.limits, "; ")
 	}
 	// Special hints come before those that fit anything.
@@ -175,6 +176,7 @@ func newSearch(q Question) *search {
 	}
 	name := q.Name.String()
 	s.got, s.want = hostTensor(name, s.Ours), hostTensor(name, s.Reference)
+	s.off = distance(s.got, s.want)
 	return s
 }
 
@@ -240,6 +242,9 @@ func (s *search) tensor(module string, point hooks.Point) (tensor, bool) {
 	return s.at(hooks.Name{Module: module, Step: s.Name.Step, Call: s.Name.Call, Point: point})
 }
 
+// value is tensor for a value of the whole run.
+func (s *search) value(name string) (tensor, bool) { return s.at(hooks.Name{Module: name, Step: -1}) }
+
 // at is tensor at any step.
 func (s *search) at(n hooks.Name) (tensor, bool) {
 	a := s.Tensor(n)
@@ -283,14 +288,13 @@ func (s *search) isInput() bool { return s.Name.Point.Kind == hooks.Input }
 // finite returns no hints, but not nil, if the reference is not finite everywhere; one if only ours
 // is not, and nil if both are finite.
 func (q Question) finite() []Hint {
-	all := q.Ours.Floats()
-	ours, reference := notFinite(all), notFinite(q.Reference.Floats())
 	switch {
-	case reference > 0:
+	case !q.Reference.AllFinite():
 		return []Hint{}
-	case ours > 0:
-		return []Hint{{"not finite", fmt.Sprintf("%d of %d values are NaN or infinite: "+
-			"an overflow, a division by zero, or a missing attention scale", ours, len(all)), 1}}
+	case q.Ours.AllFinite():
+		return nil
 	}
-	return nil
+	s := checkpoint.Summarize(q.Ours.Floats())
+	return []Hint{{"not finite", fmt.Sprintf("%d of %d values are NaN or infinite: "+
+		"an overflow, a division by zero, or a missing attention scale", s.NaN+s.Inf, q.Ours.Size()), 1}}
 }

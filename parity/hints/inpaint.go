@@ -84,12 +84,3 @@ func (s *search) blend() {
 	}
 	s.try(variants...)
 }
-
-// value returns a value of the whole run on the host.
-func (s *search) value(name string) (tensor, bool) {
-	a := s.Tensor(hooks.Name{Module: name, Step: -1})
-	if a == nil || a.Size() > maxValues || a.Size() == 0 {
-		return tensor{}, false
-	}
-	return hostTensor(name, a), true
-}

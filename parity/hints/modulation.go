@@ -23,8 +23,7 @@ func (s *search) modulation() {
 	}
 	const most, few = 1 << 18, 1 << 16 // there are many combinations to try
 	if s.part == nil && len(s.want.v) > most && s.want.shape[1] > minIndices {
-		other := newSearch(s.whole.cut(s.whole.partOf(1, few)))
-		if other.off = distance(other.got, other.want); other.off > 0 {
+		if other := newSearch(s.whole.cut(s.whole.partOf(1, few))); other.off > 0 {
 			other.modulation()
 			s.hints = other.hints
 		}
@@ -58,20 +57,8 @@ func (s *search) fitted(bases []tensor) {
 	}
 	for _, x := range bases {
 		y, slopes, shift := affine(x, s.want, axis, true)
-		if !s.isReference(y) {
-			continue
-		}
-		scale, swapped := make([]float64, len(slopes)), make([]float64, len(slopes))
-		for i := range slopes {
-			scale[i], swapped[i] = slopes[i]-1, shift[i]+1
-		}
-		if s.try(
-			variant{"scale and shift swapped", x.name + " is scaled with its shift and shifted with its scale",
-				func() tensor { return x.affine(axis, swapped, scale) }},
-			variant{"modulation without 1", x.name + " is scaled by its scale and should be by 1 plus that",
-				func() tensor { return x.affine(axis, scale, shift) }},
-			variant{"modulation missing", x.name + " goes on without its scale and shift", func() tensor { return x }},
-		) {
+		scale := tensor{v: slopes}.apply(func(v float64) float64 { return v - 1 })
+		if s.isReference(y) && s.scaleAndShift([]tensor{x}, []chunk{{"its scale", scale}, {"its shift", tensor{v: shift}}}) {
 			return
 		}
 	}
@@ -145,7 +132,7 @@ func (s *search) scaleAndShift(bases []tensor, chunks []chunk) bool {
 						"other way round", x.name, shift.name, scale.name), func() tensor { return scaled(x, shift, scale) }},
 					variant{"modulation without 1", fmt.Sprintf("%s is scaled by %s and should be by 1 plus that", x.name, scale.name),
 						func() tensor { return x.with(scale.tensor, times).with(shift.tensor, plus) }},
-					variant{"modulation missing", fmt.Sprintf("%s goes on without the scale of %s and the shift of %s", x.name,
+					variant{"modulation missing", fmt.Sprintf("%s goes on unscaled and unshifted, without %s and %s", x.name,
 						scale.name, shift.name), func() tensor { return x }},
 				) {
 					return true

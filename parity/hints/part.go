@@ -137,7 +137,7 @@ func (s *search) crossOrder() {
 		}
 		other := newSearch(s.whole.cut(s.whole.partOf(axis, partValues)))
 		other.sampled = true
-		if other.off = distance(other.got, other.want); other.off == 0 {
+		if other.off == 0 {
 			continue
 		}
 		if other.windowOrder(); len(other.hints) == 0 {
@@ -173,14 +173,4 @@ func (s *search) crossLayout() {
 			return
 		}
 	}
-}
-
-// notFinite counts the NaN and infinite values of a tensor.
-func notFinite(values []float32) (n int) {
-	for _, x := range values {
-		if x-x != 0 {
-			n++
-		}
-	}
-	return n
 }

@@ -163,12 +163,11 @@ func (s *search) schedulerStep() {
 	if s.Name.Module != "latents" && s.Name.Module != "latents.stepped" {
 		return
 	}
-	value := func(name string, step int) tensor {
-		t, _ := s.at(hooks.Name{Module: name, Step: step})
-		return t
-	}
-	i, pred, sigmas := s.Name.Step, value("noise_pred", s.Name.Step), value("sigmas", -1)
-	for _, before := range []tensor{value("latents", i-1), value("latents.start", -1), value("latents.init", -1)} {
+	i := s.Name.Step
+	pred, _ := s.tensor("noise_pred", hooks.Point{})
+	sigmas, _ := s.value("sigmas")
+	for _, n := range []hooks.Name{{Module: "latents", Step: i - 1}, {Module: "latents.start", Step: -1}, {Module: "latents.init", Step: -1}} {
+		before, _ := s.at(n)
 		if len(pred.v) != len(s.want.v) || len(before.v) != len(s.want.v) {
 			continue
 		}

@@ -24,14 +24,6 @@ func (r *Run) makeCurrent() {
 	current.run, current.tree = r, r.Tree
 }
 
-func (r *Run) dropCurrent() {
-	current.Lock()
-	defer current.Unlock()
-	if current.run == r {
-		current.run, current.tree = nil, nil
-	}
-}
-
 // MakeCurrent makes a tree the one in which the first [Save] begins a run, unless there is a run
 // already.
 func (t *Tree) MakeCurrent() {
@@ -42,8 +34,8 @@ func (t *Tree) MakeCurrent() {
 	}
 }
 
-// TakeCurrent undoes MakeCurrent. It returns the run that a [Save] has begun in the tree in the
-// meantime, or nil.
+// TakeCurrent undoes MakeCurrent. It returns the run that was begun in the tree in the meantime, by a [Save] or a
+// [Session], or nil.
 func (t *Tree) TakeCurrent() *Run {
 	current.Lock()
 	defer current.Unlock()

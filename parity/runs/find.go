@@ -33,13 +33,8 @@ func (t *Tree) List() ([]Entry, error) {
 	var all []Entry
 	var errs []error
 	for _, run := range t.Places() {
-		entries, err := listRun(run.Dir, run.Side)
-		if e, ok := errors.AsType[*DamagedError](err); ok {
-			errs = append(errs, e.Errors...)
-		} else if err != nil {
-			return nil, err
-		}
-		all = append(all, entries...)
+		entries, damage := listRun(run.Dir, run.Side)
+		all, errs = append(all, entries...), append(errs, damage...)
 	}
 	slices.SortStableFunc(all, func(a, b Entry) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), b.Modified.Compare(a.Modified))
@@ -48,18 +43,13 @@ func (t *Tree) List() ([]Entry, error) {
 }
 
 // listRun lists the tensors in a run's folder and its folder tensors, without the files that cannot
-// be read, about which there is a *DamagedError.
-func listRun(dir, side string) ([]Entry, error) {
-	var all []Entry
-	var errs []error
+// be read, of which it returns the errors.
+func listRun(dir, side string) (all []Entry, errs []error) {
 	at := map[string]int{} // by name, for aliases
 	for _, sub := range []string{dir, filepath.Join(dir, "tensors")} {
 		files, err := os.ReadDir(sub)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
 		}
 		for _, f := range files {
 			if ext := filepath.Ext(f.Name()); strings.HasPrefix(f.Name(), ".") || ext != ".safetensors" && ext != ".npy" && ext != ".npz" {
@@ -89,7 +79,7 @@ func listRun(dir, side string) ([]Entry, error) {
 			all = append(all, e)
 		}
 	}
-	return all, damaged(errs)
+	return all, errs
 }
 
 // readAliases reads the further names of tensors from settings.json, if there is such a file: the
@@ -136,9 +126,6 @@ var ErrNotFound = errors.New("no such tensor")
 // that [Tree.Select] has selected. Otherwise it returns [ErrNotFound], with similar names.
 func (t *Tree) Find(name string) (Entry, error) {
 	all, err := t.List()
-	if _, ok := errors.AsType[*DamagedError](err); err != nil && !ok {
-		return Entry{}, err
-	}
 	var names []string
 	for _, e := range all {
 		if e.Name == name {
@@ -269,12 +256,12 @@ func (t *Tree) Clearable(sides, names []string) (files []File, err error) {
 }
 
 // Prune removes archived runs.
-func (t *Tree) Prune(runs []Archive) error {
-	for _, a := range runs {
-		if filepath.Dir(a.Path) != t.archive() {
-			return fmt.Errorf("%s is not in %s", a.Path, t.archive())
+func (t *Tree) Prune(runs []RunInfo) error {
+	for _, r := range runs {
+		if filepath.Dir(r.Dir) != t.archive() {
+			return fmt.Errorf("%s is not in %s", r.Dir, t.archive())
 		}
-		if err := os.RemoveAll(a.Path); err != nil {
+		if err := os.RemoveAll(r.Dir); err != nil {
 			return err
 		}
 	}

@@ -60,12 +60,8 @@ func (r RunInfo) Ranges() ([]Record, error) {
 	for _, rec := range records {
 		known[rec.Name] = true
 	}
-	entries, err := listRun(r.Dir, r.Side)
-	if e, ok := errors.AsType[*DamagedError](err); ok {
-		errs = append(errs, e.Errors...)
-	} else if err != nil {
-		return nil, err
-	}
+	entries, damage := listRun(r.Dir, r.Side)
+	errs = append(errs, damage...)
 	added := false
 	for _, e := range entries {
 		if known[e.Name] {

@@ -23,12 +23,14 @@ import (
 	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
+	"github.com/gomflux/gomflux/upscaler"
 	"github.com/gomflux/gomflux/vae"
 )
 
@@ -87,7 +89,7 @@ func (r *Run) Write(text []byte) (n int, err error) {
 func (r *Run) Describe(settings map[string]any) error {
 	if r.settings == nil {
 		r.settings = map[string]any{
-			"side": r.Side, "began": Stamp(r.Began), "command_line": commandLine(os.Args), "versions": versions(),
+			"side": r.Side, "began": Stamp(r.Began), "command_line": quote.Shell(os.Args...), "versions": versions(),
 			"machine": runtime.GOOS + " " + runtime.GOARCH, "git": gitState(),
 		}
 	}
@@ -357,27 +359,13 @@ func (at Location) read() ([]byte, error) {
 
 // sources are the source files in the program, by their folder.
 var sources = map[string]embed.FS{
-	"mlx/nn": nn.Source, "models": models.Source, "textenc": textenc.Source, "transformer": transformer.Source, "vae": vae.Source,
+	"mlx/nn": nn.Source, "models": models.Source, "textenc": textenc.Source, "transformer": transformer.Source,
+	"upscaler": upscaler.Source, "vae": vae.Source,
 }
 
 func exists(name string) bool {
 	_, err := os.Stat(name)
 	return err == nil
-}
-
-// commandLine joins arguments, and quotes those that a shell would split.
-func commandLine(args []string) string {
-	const plain = "%+,-./:=@_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	quoted := make([]string, len(args))
-	for i, arg := range args {
-		quoted[i] = arg
-		if arg == "" || strings.ContainsFunc(arg, func(r rune) bool {
-			return !strings.ContainsRune(plain, r)
-		}) {
-			quoted[i] = "'" + strings.ReplaceAll(arg, "'", `'"'"'`) + "'"
-		}
-	}
-	return strings.Join(quoted, " ")
 }
 
 // versions returns the versions that are known without MLX.

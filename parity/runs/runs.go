@@ -48,10 +48,12 @@ type RunInfo struct {
 
 	// Problem is a *[DamagedError] if some files cannot be read, or nil.
 	Problem error `json:"-"`
+
+	number string // "-2" and so on, of a run in the archive that began when another did
 }
 
 // Name returns the name of the run's archive, TIME-SIDE.
-func (r RunInfo) Name() string { return r.Time + "-" + r.Side }
+func (r RunInfo) Name() string { return r.Time + "-" + r.Side + r.number }
 
 // A DamagedError lists the errors of files that cannot be read. The others were read.
 type DamagedError struct{ Errors []error }
@@ -100,13 +102,16 @@ func (t *Tree) folders() ([]RunInfo, error) {
 	}
 	for _, e := range entries {
 		time, side, ok := strings.Cut(e.Name(), "Z-")
-		if ok && e.IsDir() {
-			runs = append(runs, RunInfo{
-				Time: time + "Z", Side: side, Dir: filepath.Join(t.archive(), e.Name()), State: t.running(e.Name()),
-			})
+		if !ok || !e.IsDir() {
+			continue
 		}
+		r := RunInfo{Time: time + "Z", Side: side, Dir: filepath.Join(t.archive(), e.Name()), State: t.running(e.Name())}
+		if at := strings.IndexByte(side, '-'); at >= 0 {
+			r.Side, r.number = side[:at], side[at:]
+		}
+		runs = append(runs, r)
 	}
-	slices.SortStableFunc(runs, func(a, b RunInfo) int { return -cmp.Compare(a.Time, b.Time) })
+	slices.SortStableFunc(runs, func(a, b RunInfo) int { return cmp.Compare(b.Name(), a.Name()) })
 	return runs, nil
 }
 
@@ -146,15 +151,11 @@ func (r *RunInfo) describe() {
 	default:
 		r.State = Killed
 	}
-	entries, err := listRun(r.Dir, r.Side)
-	if e, ok := errors.AsType[*DamagedError](err); ok {
-		for _, err := range e.Errors {
-			if !slices.ContainsFunc(errs, func(other error) bool { return other.Error() == err.Error() }) {
-				errs = append(errs, err)
-			}
+	entries, damage := listRun(r.Dir, r.Side)
+	for _, err := range damage {
+		if !slices.ContainsFunc(errs, func(other error) bool { return other.Error() == err.Error() }) {
+			errs = append(errs, err)
 		}
-	} else if err != nil {
-		errs = append(errs, err)
 	}
 	r.Tensors = len(entries)
 	records, err := ReadStats(os.DirFS(r.Dir))

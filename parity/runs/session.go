@@ -9,6 +9,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/hints"
 )
 
 // A Session applies [Options] to one run: with its Hook, and as the pipeline's
@@ -224,8 +225,12 @@ var ErrMismatch = errors.New("the replacement does not fit")
 // fits checks that a replacement has the shape and dtype of the tensor that it replaces.
 func fits(l *load, x, out *mlx.Array) error {
 	if !slices.Equal(x.Shape(), out.Shape()) {
+		guess := hints.Shapes(x.Shape(), out.Shape())
+		if guess != "" {
+			guess = fmt.Sprintf(" (%s)", guess)
+		}
 		return fmt.Errorf("%w: %s has the shape %v, expected %v%s",
-			ErrMismatch, l.source(), x.Shape(), out.Shape(), guess(x.Shape(), out.Shape()))
+			ErrMismatch, l.source(), x.Shape(), out.Shape(), guess)
 	}
 	if x.Dtype() != out.Dtype() {
 		return fmt.Errorf("%w: %s has the dtype %v, expected %v (append @%[4]v to cast it)",
@@ -240,19 +245,6 @@ func (l *load) source() string {
 		return l.Name.String()
 	}
 	return l.From.String()
-}
-
-// guess returns a hint about two shapes that differ, or "".
-func guess(got, want []int) string {
-	ones := func(s []int) []int { return slices.DeleteFunc(slices.Clone(s), func(d int) bool { return d == 1 }) }
-	sorted := func(s []int) []int { return slices.Sorted(slices.Values(s)) }
-	switch {
-	case len(got) != len(want) && slices.Equal(ones(got), ones(want)):
-		return " (an axis of size 1 is missing or too many)"
-	case slices.Equal(sorted(got), sorted(want)):
-		return " (its axes are in another order; nothing is transposed here)"
-	}
-	return ""
 }
 
 // Explain adds the last tensor that passed to an error of MLX.
@@ -291,12 +283,7 @@ func (s *Session) Close() error { return s.end((*Run).Close) }
 func (s *Session) Interrupt() error { return s.end((*Run).Interrupt) }
 
 func (s *Session) end(end func(*Run) error) error {
-	run := s.run
-	if run == nil {
-		run = s.tree.TakeCurrent()
-	} else {
-		run.dropCurrent()
-	}
+	run := cmp.Or(s.run, s.tree.TakeCurrent())
 	if run == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-// Package debug stores tensors, checkpoints and traces of runs in one tree of folders, which
+// Package runs stores tensors, checkpoints and traces of runs in one tree of folders, which
 // gomflux and the reference's side (scripts/reference) share.
 //
 //	logs/runs/latest/SIDE/{settings.json,checkpoints,tensors,traces,images}
@@ -15,7 +15,6 @@ package runs
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -133,8 +132,8 @@ func (t *Tree) room(size, more int64) error {
 	hint := "remove old runs"
 	if oldest, err := t.Archived(); err == nil && len(oldest) > 0 {
 		var names []string
-		for _, a := range oldest[:min(3, len(oldest))] {
-			names = append(names, fmt.Sprintf("%s (%s)", a.Name, units.Gigabytes(a.Size)))
+		for _, r := range oldest[:min(3, len(oldest))] {
+			names = append(names, fmt.Sprintf("%s (%s)", r.Name(), units.Gigabytes(r.Bytes)))
 		}
 		hint = fmt.Sprintf("the oldest archived runs are %s; gomflux tensors clear --archive removes all %d of them",
 			strings.Join(names, ", "), len(oldest))
@@ -143,38 +142,19 @@ func (t *Tree) room(size, more int64) error {
 		ErrFull, t.Root, units.Gigabytes(size+more), units.Gigabytes(t.Limit), hint)
 }
 
-// An Archive is an earlier run.
-type Archive struct {
-	Name string // of its folder, TIME-SIDE
-	Path string
-	Side string
-	Size int64 // bytes
-}
-
-// Archived lists the earlier runs, the oldest first, except those in progress.
-func (t *Tree) Archived() ([]Archive, error) {
-	entries, err := os.ReadDir(t.archive())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var out []Archive
-	for _, e := range entries {
-		a := Archive{Name: e.Name(), Path: filepath.Join(t.archive(), e.Name())}
-		_, side, ok := strings.Cut(a.Name, "Z-")
-		if !e.IsDir() || !ok || filelock.Held(t.lock(a.Name)) {
+// Archived lists the earlier runs, the oldest first, except those in progress, with their sizes.
+func (t *Tree) Archived() (earlier []RunInfo, err error) {
+	all, err := t.folders()
+	for _, r := range slices.Backward(all) {
+		if r.Latest || r.State == Running {
 			continue
 		}
-		a.Side, _, _ = strings.Cut(side, "-")
-		if a.Size, err = folderSize(a.Path); err != nil {
+		if r.Bytes, err = folderSize(r.Dir); err != nil {
 			return nil, err
 		}
-		out = append(out, a)
+		earlier = append(earlier, r)
 	}
-	slices.SortFunc(out, func(a, b Archive) int { return cmp.Compare(a.Name, b.Name) })
-	return out, nil
+	return earlier, err
 }
 
 // Stamp formats a time for the name of an archived run or a trace, as scripts/reference does.
@@ -185,14 +165,10 @@ func Stamp(at time.Time) string {
 // began returns when the run in a folder began: by its settings, or else by the folder's
 // modification time.
 func began(dir string) string {
-	var settings struct {
-		Began string `json:"began"`
-	}
-	text, err := os.ReadFile(filepath.Join(dir, settingsFile))
-	if err == nil && json.Unmarshal(text, &settings) == nil {
-		if at, err := time.Parse("20060102T150405.999999Z", settings.Began); err == nil {
-			return Stamp(at)
-		}
+	settings, _ := readSettings(dir)
+	text, _ := settings["began"].(string)
+	if at, err := time.Parse("20060102T150405.999999Z", text); err == nil {
+		return Stamp(at)
 	}
 	info, err := os.Stat(dir)
 	if err != nil {

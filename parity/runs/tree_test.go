@@ -101,13 +101,13 @@ func TestArchive(t *testing.T) {
 		t.Errorf("found %v, %v, expected the latest run's 2", x, err)
 	}
 	archived, err := tree.Archived()
-	if err != nil || len(archived) != 1 || archived[0].Side != runs.Gomflux || archived[0].Size < 100 {
+	if err != nil || len(archived) != 1 || archived[0].Side != runs.Gomflux || archived[0].Bytes < 100 {
 		t.Fatalf("archived %+v, %v, expected the first run", archived, err)
 	}
-	if !regexp.MustCompile(`^\d{8}T\d{6}\.\d{6}Z-gomflux$`).MatchString(archived[0].Name) {
-		t.Errorf("archived as %s", archived[0].Name)
+	if !regexp.MustCompile(`^\d{8}T\d{6}\.\d{6}Z-gomflux$`).MatchString(archived[0].Name()) {
+		t.Errorf("archived as %s", archived[0].Name())
 	}
-	if x, err := os.ReadFile(filepath.Join(archived[0].Path, "tensors", "x.safetensors")); err != nil || len(x) == 0 {
+	if x, err := os.ReadFile(filepath.Join(archived[0].Dir, "tensors", "x.safetensors")); err != nil || len(x) == 0 {
 		t.Error(err)
 	}
 	second.Close()
@@ -124,7 +124,7 @@ func TestArchive(t *testing.T) {
 	if archived, err = tree.Archived(); err != nil || len(archived) != 0 {
 		t.Errorf("archived %+v, %v, expected none", archived, err)
 	}
-	if err := tree.Prune([]runs.Archive{{Path: tree.Root}}); err == nil {
+	if err := tree.Prune([]runs.RunInfo{{Dir: tree.Root}}); err == nil {
 		t.Error("the tree itself was removed")
 	}
 	// one that began at the same time gets a number
@@ -137,7 +137,7 @@ func TestArchive(t *testing.T) {
 	archived, _ = tree.Archived()
 	var names []string
 	for _, a := range archived {
-		names = append(names, a.Name)
+		names = append(names, a.Name())
 	}
 	if got, want := strings.Join(names[:2], " "), "20261121T100000.000000Z-gomflux 20261121T100000.000000Z-gomflux-2"; got != want ||
 		len(names) != 3 {

@@ -42,7 +42,13 @@ def basicsr(name: str, ups: int) -> str:
 
 def run(recorder, model: Path, picture, _size, _seed, compute, _source) -> dict:
     """Enlarges a picture by a network of spandrel, whose modules have the names of BasicSR."""
-    network = spandrel.ModelLoader().load_from_file(model).model.to(getattr(torch, compute)).eval()
+    try:
+        network = spandrel.ModelLoader().load_from_file(model).model
+    except (OSError, ValueError, spandrel.UnsupportedModelError) as e:
+        raise SystemExit(f"{model}: no network that spandrel knows: {e or type(e).__name__}") from e
+    if not isinstance(network, ESRGAN | Compact):
+        raise SystemExit(f"{model}: has the network {type(network).__name__}, expected RRDBNet or SRVGGNetCompact")
+    network = network.to(getattr(torch, compute)).eval()
     names = {m: m for m, _ in network.named_modules() if m.startswith("body.")}
     if isinstance(network, ESRGAN):
         blocks = len(network.model[1].sub) - 1

@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -112,7 +113,7 @@ type terminatedList struct {
 func (l terminatedList) Text(p *ui.Page) {
 	for _, s := range l.Sessions {
 		if l.DryRun {
-			line(p, "session %s would be terminated: %s", s.Session, commandText(s.Command))
+			line(p, "session %s would be terminated: %s", s.Session, quote.Shell(s.Command...))
 			continue
 		}
 		terminated{s}.Text(p)

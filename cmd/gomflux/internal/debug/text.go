@@ -3,7 +3,6 @@ package debug
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
@@ -305,18 +304,9 @@ func (l sessionList) Text(p *ui.Page) {
 	var t ui.Table
 	t.Row("SESSION", "SIDE", "STATE", "PID", "BEGAN", "COMMAND")
 	for _, s := range l.Sessions {
-		t.Row(s.Session, s.Side, s.State, fmt.Sprint(s.PID), s.Began, cli.Shortened(commandText(s.Command), 60))
+		t.Row(s.Session, s.Side, s.State, fmt.Sprint(s.PID), s.Began, cli.Shortened(quote.Shell(s.Command...), 60))
 	}
 	p.Table(t)
-}
-
-// commandText returns a command as a shell reads it.
-func commandText(words []string) string {
-	quoted := slices.Clone(words)
-	for i, w := range quoted {
-		quoted[i] = ui.ShellQuote(w)
-	}
-	return strings.Join(quoted, " ")
 }
 
 func (c cleanedSessions) Text(p *ui.Page) {
@@ -361,7 +351,7 @@ func (s sessionState) Text(p *ui.Page) {
 	}
 	neverHitText(p, s.Status)
 	for _, field := range []struct{ name, value string }{
-		{"command", commandText(s.Command)}, {"output", s.Output}, {"trace", s.Trace}, {"run", s.Run},
+		{"command", quote.Shell(s.Command...)}, {"output", s.Output}, {"trace", s.Trace}, {"run", s.Run},
 	} {
 		if field.value != "" {
 			line(p, "%s: %s", field.name, quote.Printable(field.value))

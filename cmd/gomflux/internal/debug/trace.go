@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/record"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -152,7 +153,7 @@ func traceDetails(l protocol.TraceLine) string {
 	case protocol.EventStart:
 		var command []string
 		if json.Unmarshal(l.Arguments, &command) == nil {
-			parts = append(parts, commandText(command))
+			parts = append(parts, quote.Shell(command...))
 		}
 	case protocol.Eval:
 		var a protocol.EvalArguments

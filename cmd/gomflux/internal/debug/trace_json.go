@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -73,7 +74,7 @@ func (r *traceReport) add(l protocol.TraceLine, shown bool) {
 	r.EndTime = l.Time
 	var command []string
 	if l.Event == protocol.EventStart && json.Unmarshal(l.Arguments, &command) == nil {
-		r.ScriptPath = commandText(command)
+		r.ScriptPath = quote.Shell(command...)
 	}
 	if !shown {
 		return

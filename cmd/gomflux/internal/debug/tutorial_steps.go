@@ -16,6 +16,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 const (
@@ -158,7 +159,7 @@ func (l lesson) step(number int, others bool) tutorialStep {
 		if others && words[0] != "start" && words[0] != "trace" {
 			words = append(slices.Clone(words), "--session", tutorialName)
 		}
-		s.Commands = append(s.Commands, "gomflux debug "+commandText(words))
+		s.Commands = append(s.Commands, "gomflux debug "+quote.Shell(words...))
 	}
 	return s
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // The backends of MLX that connect ranks.
@@ -184,12 +184,10 @@ func (g *group) command(ctx context.Context, host int, args ...string) *exec.Cmd
 	program, err := os.Executable()
 	line := append([]string{os.Args[0]}, args...)
 	if !h.here() {
-		script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec ` + ui.ShellQuote(g.program)
-		for _, arg := range args {
-			script += " " + ui.ShellQuote(arg)
-		}
+		script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec ` +
+			quote.Shell(append([]string{g.program}, args...)...)
 		program, err = exec.LookPath("ssh")
-		line = []string{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", h.Name, "exec sh -c " + ui.ShellQuote(script)}
+		line = []string{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", h.Name, "exec sh -c " + quote.Shell(script)}
 		if len(h.IPs) == 0 {
 			line = slices.Insert(line, 1, "-4") // the ring connects to the address that ssh finds
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -211,7 +212,7 @@ func (i *imageInfo) command() string {
 	case len(s.References) > 0:
 		name = "edit"
 	}
-	command := "gomflux " + name + " -C " + ui.ShellQuote(i.File)
+	command := "gomflux " + name + " -C " + quote.Shell(i.File)
 	if !i.found.Has("model") || !i.Source.NamesModel() {
 		command += " -m MODEL" // parameters have a file name, which means nothing here
 	}

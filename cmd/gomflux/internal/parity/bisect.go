@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/parity/report"
 )
@@ -105,11 +105,13 @@ func (o *bisectOptions) run(ctx context.Context, out *ui.Output, run string, p p
 	return runParity(ctx, out, run, &o.ModelFlags, &o.reportFlags, p, bisect)
 }
 
+// referenceName is the command of the reference where it is installed.
+const referenceName = "gomflux-reference"
+
 // findReference returns the installed command of the reference, or the script of
 // the checkout around the working directory.
 func findReference() (string, error) {
-	const name = "gomflux-reference"
-	if path, err := exec.LookPath(name); err == nil {
+	if path, err := exec.LookPath(referenceName); err == nil {
 		return quoted(path), nil
 	}
 	dir, err := os.Getwd()
@@ -123,7 +125,7 @@ func findReference() (string, error) {
 		}
 		if dir == filepath.Dir(dir) {
 			return "", fmt.Errorf("%s is not installed, and this is not a checkout with scripts/reference/run.sh "+
-				"(run pip install ./scripts/reference in a checkout, or give the command with --reference)", name)
+				"(run pip install ./scripts/reference in a checkout, or give the command with --reference)", referenceName)
 		}
 	}
 }
@@ -131,22 +133,17 @@ func findReference() (string, error) {
 // quoted returns a word of a shell command.
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// hasModel reports whether the model folder that a run's settings name exists.
+// hasModel reports whether the model's folder or file that a run's settings name exists.
 func hasModel(run string) bool {
 	var s struct{ Model string }
 	data, err := os.ReadFile(filepath.Join(run, "settings.json"))
 	if err != nil || json.Unmarshal(data, &s) != nil || s.Model == "" {
 		return false
 	}
-	if disk.IsFolder(s.Model) {
-		return true
-	}
-	for _, up := range []string{".", "..", "../.."} {
-		if disk.IsFolder(filepath.Join(run, up, s.Model)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"", run, filepath.Join(run, ".."), filepath.Join(run, "../..")}, func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, s.Model))
+		return err == nil
+	})
 }
 
 // again makes the reference record a run once more.

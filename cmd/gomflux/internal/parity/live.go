@@ -18,6 +18,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/parity/report"
 )
@@ -205,6 +206,9 @@ func (o *parityLiveOptions) arguments(flags *pflag.FlagSet, model string, p pari
 func (o *parityLiveOptions) findModel() (string, error) {
 	source, err := cli.FindWith(o.Model, "")
 	switch {
+	case catalog.PublishedUpscaler(o.Model) != nil || catalog.OnlyUpscaler(o.Model) != nil:
+		return "", cli.UsageErrorf("%s enlarges images, which no pipeline of diffusers does: record it with %s dump --framework, and "+
+			"compare with gomflux parity run or bisect", o.Model, referenceName)
 	case err != nil:
 		return "", err
 	case o.referenceModel != "":

@@ -129,7 +129,7 @@ func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output,
 // A clearing is what is to be removed: runs with --archive and files.
 type clearing struct {
 	cleared
-	earlier []runs.Archive
+	earlier []runs.RunInfo
 	files   []runs.File
 	what    string // for people
 }
@@ -156,16 +156,16 @@ func (o *clearOptions) find(tree *runs.Tree, sides, names []string) (c clearing,
 		if err != nil {
 			return c, err
 		}
-		c.earlier = append([]runs.Archive{}, all...) // not nil
-		c.earlier = slices.DeleteFunc(c.earlier, func(a runs.Archive) bool { return !slices.Contains(sides, a.Side) })
+		c.earlier = append([]runs.RunInfo{}, all...) // not nil
+		c.earlier = slices.DeleteFunc(c.earlier, func(r runs.RunInfo) bool { return !slices.Contains(sides, r.Side) })
 		if c.files, err = oldTraces(tree); err != nil {
 			return c, err
 		}
 		c.Removed, c.Traces = len(c.earlier), len(c.files)
 		c.what = "the earlier runs in " + tree.Root
 	}
-	for _, a := range c.earlier {
-		c.Bytes += a.Size
+	for _, r := range c.earlier {
+		c.Bytes += r.Bytes
 	}
 	for _, f := range c.files {
 		c.Bytes += f.Size

@@ -1,7 +1,6 @@
 package parity
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -90,9 +89,6 @@ func newEntry(e runs.Entry) jsonEntry {
 
 func listTensors(out *ui.Output, tree *runs.Tree, globs []string) error {
 	all, damage := tree.List()
-	if _, ok := errors.AsType[*runs.DamagedError](damage); damage != nil && !ok {
-		return damage
-	}
 	all = slices.DeleteFunc(all, func(e runs.Entry) bool {
 		return len(globs) > 0 && !slices.ContainsFunc(globs, func(glob string) bool {
 			ok, err := path.Match(glob, strings.ReplaceAll(e.Name, "/", "\\"))

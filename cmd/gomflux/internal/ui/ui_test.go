@@ -1,8 +1,6 @@
 package ui
 
 import (
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 )
@@ -26,33 +24,6 @@ func TestDuration(t *testing.T) {
 	} {
 		if got := Duration(d); got != want {
 			t.Errorf("Duration(%v) = %q, expected %q", d, got, want)
-		}
-	}
-}
-
-func TestShellQuote(t *testing.T) {
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("there is no bash")
-	}
-	for s, want := range map[string]string{
-		"a/b-c_1.png":         "a/b-c_1.png",
-		"":                    "''",
-		"é.png":               "é.png",
-		"a b":                 "'a b'",
-		"$(x)`y`":             "'$(x)`y`'",
-		"it's":                `'it'\''s'`,
-		"~/x":                 "'~/x'",
-		"\x1b[0m'\"\\é\n\xff": `$'\x1b[0m\'"\\\u00e9\n\xff'`,
-	} {
-		got := ShellQuote(s)
-		if got != want {
-			t.Errorf("%q is quoted as %s, expected %s", s, got, want)
-		}
-		cmd := exec.Command(bash, "-c", "printf %s "+got)
-		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
-		if out, err := cmd.Output(); err != nil || string(out) != s {
-			t.Errorf("%q is quoted as %s, which bash takes as %q, %v", s, got, out, err)
 		}
 	}
 }

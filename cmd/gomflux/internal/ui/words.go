@@ -69,17 +69,3 @@ func Duration(d time.Duration) string {
 
 // Seconds returns a duration for JSON: in seconds, rounded to milliseconds.
 func Seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
-
-// ShellQuote returns an argument as a shell reads it.
-func ShellQuote(s string) string {
-	switch {
-	case !quote.IsPrintable(s): // $'' is bash's and zsh's
-		quoted := strconv.QuoteToASCII(s)
-		return "$'" + strings.ReplaceAll(strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`), "'", `\'`) + "'"
-	case s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-./,:+@%", r)
-	}):
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
