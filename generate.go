@@ -155,9 +155,6 @@ func onStep(f func(Step) error) func(models.Step) error {
 // that wraps the context's cause.
 func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 	results, err := m.generate(ctx, o, nil)
-	if err == nil {
-		err = m.enlarge(ctx, &o, results)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -174,14 +171,7 @@ func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([
 	if seeds == nil {
 		seeds = []uint64{}
 	}
-	results, err := m.generate(ctx, o, seeds)
-	if err == nil {
-		err = m.enlarge(ctx, &o, results)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return results, nil
+	return m.generate(ctx, o, seeds)
 }
 
 // BatchSize returns the batch size with the highest throughput, according to
@@ -197,14 +187,20 @@ func (m *Model) BatchSize(o Options) int {
 // shares reports whether all processes of the group generate the same image.
 func (m *Model) shares(o *Options) bool { return m.group.Size() > 1 && o.Split != SplitPictures }
 
-// generate generates an image for each seed. If seeds is nil, it generates a single
-// image for the seed of the options.
+// generate generates an image for each seed, and enlarges them as the options ask for. If
+// seeds is nil, it generates a single image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
 	results, err := m.generateHere(ctx, o, seeds)
 	if err != nil && m.shares(&o) {
 		err = m.group.agree(err) // the others are about to compare the image
 	}
-	return results, err
+	if err == nil {
+		err = m.enlarge(ctx, &o, results)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
 }
 
 func (m *Model) generateHere(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {

@@ -140,7 +140,8 @@ func (m *Model) Refine(ctx context.Context, img image.Image, o Options, r Refine
 	whole := padded(img, multiple)
 	columns, rows := spans(whole.Bounds().Dx(), tile, overlap), spans(whole.Bounds().Dy(), tile, overlap)
 	o.ImageStrength, o.OnStep, o.conversions, o.Enlarge = 1-strength, nil, nil, nil
-	b := newBlend(whole.Bounds().Size())
+	full := whole.Bounds().Size()
+	b := &blend{full, make([]float32, 4*full.X*full.Y), make([]float32, full.X*full.Y)}
 	var all *Result
 	report, n := o.Progress, len(columns)*len(rows)
 	for i := range n {
@@ -248,10 +249,6 @@ type blend struct {
 	size    image.Point
 	sums    []float32 // red, green, blue and alpha
 	weights []float32
-}
-
-func newBlend(size image.Point) *blend {
-	return &blend{size, make([]float32, 4*size.X*size.Y), make([]float32, size.X*size.Y)}
 }
 
 func (b *blend) add(tile image.Image, x, y span) {

@@ -248,9 +248,12 @@ func (c checkpoints) preferred() []string {
 	case len(plain) > 0:
 		names = plain
 	case len(standard) > 0:
-		// bf16 first: it has the range of float32
-		slices.SortStableFunc(names, func(a, b string) int { return rank(variant(a)) - rank(variant(b)) })
-		names = names[:1]
+		for _, v := range []string{"bf16", "fp16"} { // bf16 has the range of float32
+			if i := slices.IndexFunc(names, func(name string) bool { return variant(name) == v }); i >= 0 {
+				return names[i : i+1]
+			}
+		}
+		return names[:1]
 	}
 	return names
 }
@@ -260,11 +263,4 @@ func (c checkpoints) preferred() []string {
 func variant(name string) string {
 	_, v, _ := strings.Cut(name, ".")
 	return v
-}
-
-func rank(variant string) int {
-	if i := slices.Index([]string{"bf16", "fp16"}, variant); i >= 0 {
-		return i
-	}
-	return 2
 }

@@ -101,17 +101,13 @@ func New(img, mask image.Image, o Options) (*Input, error) {
 			return nil, err
 		}
 	}
-	if bounds(in.Mask).Empty() {
-		return nil, emptyMask(o.Invert)
+	switch empty := bounds(in.Mask).Empty(); {
+	case empty && o.Invert:
+		return nil, errors.New("the mask is white everywhere and inverted, so there is nothing to inpaint")
+	case empty:
+		return nil, errors.New("the mask is black everywhere, so there is nothing to inpaint (white is what is repainted)")
 	}
 	return in, nil
-}
-
-func emptyMask(inverted bool) error {
-	if inverted {
-		return errors.New("the mask is white everywhere and inverted, so there is nothing to inpaint")
-	}
-	return errors.New("the mask is black everywhere, so there is nothing to inpaint (white is what is repainted)")
 }
 
 // Full reports whether the mask is at least half white everywhere, so that a model keeps nothing of

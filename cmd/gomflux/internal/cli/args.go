@@ -96,6 +96,16 @@ func TwoArgs(hint string) cobra.PositionalArgs {
 	}
 }
 
+// Without returns an error if one of the flags is given, which have no effect without another one.
+func Without(other string, given func(string) bool, flags ...string) error {
+	for _, name := range flags {
+		if given(name) {
+			return UsageErrorf("--%s has no effect without --%s", name, other)
+		}
+	}
+	return nil
+}
+
 // NoArgs refuses arguments that are not flags.
 func NoArgs(hint string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {

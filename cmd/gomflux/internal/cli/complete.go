@@ -78,44 +78,22 @@ func CompleteModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra
 			}
 		}
 	}
-	for _, repo := range cachedRepos() {
-		offer(repo, "in the Hugging Face cache")
+	repos, _ := hub.List() // a shell cannot show the error
+	for _, r := range repos {
+		if r.Err == nil && IsPipeline(r.Snapshot) {
+			offer(r.Name, "in the Hugging Face cache")
+		}
 	}
-	for _, dir := range modelFolders() {
-		offer(dir, "a folder")
+	entries, _ := os.ReadDir(".")
+	for _, e := range entries {
+		if IsPipeline(e.Name()) {
+			offer(e.Name(), "a folder")
+		}
 	}
 	if len(found) == 0 {
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	}
 	return found, cobra.ShellCompDirectiveNoFileComp
-}
-
-// cachedRepos returns the repositories in the Hugging Face cache with a pipeline.
-func cachedRepos() (names []string) {
-	repos, err := hub.List()
-	if err != nil {
-		return nil // a shell cannot show the error
-	}
-	for _, r := range repos {
-		if r.Err == nil && IsPipeline(r.Snapshot) {
-			names = append(names, r.Name)
-		}
-	}
-	return names
-}
-
-// modelFolders returns the folders in the current folder with a pipeline.
-func modelFolders() (dirs []string) {
-	entries, err := os.ReadDir(".")
-	if err != nil {
-		return nil
-	}
-	for _, e := range entries {
-		if IsPipeline(e.Name()) {
-			dirs = append(dirs, e.Name())
-		}
-	}
-	return dirs
 }
 
 func IsPipeline(folder string) bool { return index.Exists(os.DirFS(folder)) }

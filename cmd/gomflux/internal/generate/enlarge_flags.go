@@ -27,13 +27,11 @@ func (o *enlargeFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.refine, "refine", "generate the enlarged image again, with so much new: above 0 and below 1")
 }
 
-func (o *enlargeFlags) validate() error {
+func (o *enlargeFlags) validate(given func(string) bool) error {
 	switch {
-	case o.upscaler != "" && !o.upscale.Given():
-		return cli.UsageErrorf("--upscaler has no effect without --upscale")
-	case o.refine.Given() && !o.upscale.Given():
-		return cli.UsageErrorf("--refine has no effect without --upscale")
-	case !o.upscale.Given() || o.upscaler == gomflux.Lanczos:
+	case !o.upscale.Given():
+		return cli.Without("upscale", given, "upscaler", "refine")
+	case o.upscaler == gomflux.Lanczos:
 		return nil
 	}
 	_, err := catalog.FindUpscaler(cmp.Or(o.upscaler, gomflux.DefaultUpscaler))

@@ -37,15 +37,6 @@ func (g *generation) seed(i int) uint64 {
 	return g.knownSeeds[i]
 }
 
-// seedsOf returns the seeds of some images of a prompt, from an index on.
-func (g *generation) seedsOf(i, n int) []uint64 {
-	seeds := make([]uint64, n)
-	for k := range seeds {
-		seeds[k] = g.seed(i + k)
-	}
-	return seeds
-}
-
 // readImages reads the image to start from, those to edit, or the one to inpaint with its
 // mask.
 func (g *generation) readImages() (images []image.Image, err error) {

@@ -68,25 +68,14 @@ func (o *maskFlags) inpaints() bool { return o.mask.Given() || o.expand.Given() 
 
 // validate refuses flags that contradict each other or have no effect. always is true for gomflux
 // inpaint, which may find the mask in the image.
-func (o *maskFlags) validate(always bool) error {
+func (o *maskFlags) validate(always bool, given func(string) bool) error {
 	if o.expand.Given() && o.canvas.Given() {
 		return cli.UsageErrorf("give either --expand or --canvas")
 	}
 	if always || o.inpaints() {
 		return nil
 	}
-	for _, f := range []struct {
-		name  string
-		given bool
-	}{
-		{"invert-mask", o.invertMask.Given()}, {"mask-blur", o.maskBlur.Given()}, {"mask-crop", o.maskCrop.Given()},
-		{"no-paste-back", o.noPasteBack.Given()},
-	} {
-		if f.given {
-			return cli.UsageErrorf("--%s has no effect without --mask", f.name)
-		}
-	}
-	return nil
+	return cli.Without("mask", given, "invert-mask", "mask-blur", "mask-crop", "no-paste-back")
 }
 
 // inpaintOptions returns the options for an image of some size.

@@ -261,6 +261,6 @@ func (o *generateOptions) validate(given func(string) bool) error {
 	case o.batchSize.OrZero() > 1 && o.debug.Options.Any():
 		return cli.UsageErrorf("--batch-size %d: debugging flags need one image at a time (leave it out, or give 1)", *o.batchSize.Value)
 	}
-	return cmp.Or(o.WeightFlags.Validate(given), o.maskFlags.validate(o.inpaints), o.enlargeFlags.validate(), o.debug.Validate(given),
-		o.profile.Validate(o.FileFlags, o.debug.Options.Any(), given))
+	return cmp.Or(o.WeightFlags.Validate(given), o.maskFlags.validate(o.inpaints, given), o.enlargeFlags.validate(given),
+		o.debug.Validate(given), o.profile.Validate(o.FileFlags, o.debug.Options.Any(), given))
 }

@@ -337,7 +337,9 @@ func (g *generation) batch() int {
 
 // begin sets the options of a chunk, and announces it.
 func (g *generation) begin(ctx context.Context, c chunk) (seeds []uint64, err error) {
-	seeds = g.seedsOf(c.first, c.n)
+	for i := range c.n {
+		seeds = append(seeds, g.seed(c.first+i))
+	}
 	g.options.Prompt, g.options.Seed = g.prompt(c.first), &seeds[0]
 	if i := c.first / g.each; i < len(g.rewritten) {
 		g.options.OriginalPrompt, g.options.EnhancedBy = g.rewritten[i].Original, g.rewritten[i].By

@@ -136,10 +136,8 @@ func (o *upscaleOptions) addFlags(f *pflag.FlagSet) {
 
 func (o *upscaleOptions) validate(given func(string) bool, args []string) error {
 	if !o.refine.Given() {
-		for _, name := range refineFlags {
-			if given(name) {
-				return cli.UsageErrorf("--%s has no effect without --refine", name)
-			}
+		if err := cli.Without("refine", given, refineFlags...); err != nil {
+			return err
 		}
 	}
 	if o.scale.Given() && (o.height.Given() || o.width.Given()) {

@@ -190,11 +190,10 @@ func (s *saved) Text(p *ui.Page) { p.Printf("%s\n", s.folder) }
 
 // noteSaved prints what was saved, and the layers with the largest errors.
 func noteSaved(out *ui.Output, r *gomflux.SaveReport, took time.Duration) {
-	text := fmt.Sprintf("%s in %s, %s layout, saved in %s", units.Bytes(r.Bytes), ui.Plural(r.Files, "file"), r.Layout, ui.Duration(took))
+	out.Note("%s in %s, %s layout, saved in %s", units.Bytes(r.Bytes), ui.Plural(r.Files, "file"), r.Layout, ui.Duration(took))
 	for _, l := range r.LoRAs {
-		text += "\n" + cli.LoRAText(l)
+		out.Note("%s", quote.Printable(cli.LoRAText(l)))
 	}
-	out.Note("%s", ui.PrintableLines(text))
 	var measured []gomflux.SavedLayer
 	kinds := map[string]int{}
 	for _, l := range r.Layers {

@@ -30,15 +30,6 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// PrintableLines is quote.Printable for a text of several lines.
-func PrintableLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = quote.Printable(lines[i])
-	}
-	return strings.Join(lines, "\n")
-}
-
 // Plural returns a number with a noun: 1 file, 2 files.
 func Plural(n int, noun string) string {
 	if n == 1 {
