@@ -17,16 +17,17 @@ import (
 // A Backend is the engine as the APIs see it: it refuses requests that are too large or that name
 // files of this machine.
 type Backend struct {
-	*engine.Engine
-	s *Server
+	api.Adapted
+	s   *Server
+	own *native.API // keeps the images of jobs in the gallery, unless it is nil
 }
 
 // Submit checks a request, and hands it to the engine.
-func (b *Backend) Submit(ctx context.Context, r engine.Request) (*engine.Job, error) {
+func (b *Backend) Submit(ctx context.Context, r engine.Request) (api.Job, error) {
 	if err := b.s.checkRequest(&r); err != nil {
 		return nil, err
 	}
-	j, err := b.Engine.Submit(ctx, r)
+	j, err := b.Adapted.Submit(ctx, r)
 	if err == nil {
 		log := b.s.Log.With("job", j.ID(), "client", r.Client, "model", j.Status().Model, "images", len(r.Seeds))
 		if b.s.LogPrompts {
@@ -34,20 +35,8 @@ func (b *Backend) Submit(ctx context.Context, r engine.Request) (*engine.Job, er
 		}
 		log.Info("job")
 	}
-	return j, err
-}
-
-// A keeper is a Backend that stores images in the gallery, for APIs that do not do so.
-type keeper struct {
-	*Backend
-	own *native.API
-}
-
-// Submit hands a request to the Backend, and keeps what the job generates.
-func (k *keeper) Submit(ctx context.Context, r engine.Request) (*engine.Job, error) {
-	j, err := k.Backend.Submit(ctx, r)
-	if err == nil && r.Upscale == nil {
-		k.own.Keep(j, r.Client)
+	if err == nil && b.own != nil && r.Upscale == nil {
+		b.own.Keep(j, r.Client)
 	}
 	return j, err
 }

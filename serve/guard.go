@@ -203,7 +203,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, mess
 // name of a result.
 func (s *Server) log(r *http.Request, w *response, client, id string, took time.Duration) {
 	status := cmp.Or(w.status, http.StatusOK)
-	s.answered.add(status)
+	s.answered[status].Add(1)
 	route := r.Pattern
 	if route == "" || strings.HasSuffix(route, "/sdapi/v1/") { // whose paths name no results
 		route = fmt.Sprintf("%.20s %.200s", r.Method, r.URL.Path)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -226,7 +227,7 @@ func TestShutdown(t *testing.T) {
 		{50 * time.Millisecond, false, [2]string{"", engine.ErrClosed.Error()}}, // the first is canceled
 	} {
 		s, _, m := newTest(t, func(c *Config) { c.Grace = test.grace })
-		b := &Backend{s.Engine, s}
+		b := &Backend{api.Adapted{Engine: s.Engine}, s, nil}
 		started := make(chan struct{}, 2)
 		s.mux.HandleFunc("POST /job", func(w http.ResponseWriter, r *http.Request) {
 			j, err := b.Submit(r.Context(), engine.Request{Seeds: []uint64{1}, Options: gomflux.Options{Steps: 1}})

@@ -1,40 +1,17 @@
 package serve
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"runtime"
-	"slices"
+	"strconv"
 	"strings"
-	"sync"
 
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
-
-// counters are the numbers of answers by status.
-type counters struct {
-	mu sync.Mutex
-	n  map[int]int64
-}
-
-func (c *counters) add(status int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n == nil {
-		c.n = map[int]int64{}
-	}
-	c.n[status]++
-}
-
-func (c *counters) all() map[int]int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.n)
-}
 
 // mountOwn mounts what belongs to no API.
 func (s *Server) mountOwn() {
@@ -78,13 +55,11 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 		}
 		answer["models"] = usable
 	}
-	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(answer)
+	api.WriteJSON(w, http.StatusOK, answer)
 }
 
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(map[string]string{
+	api.WriteJSON(w, http.StatusOK, map[string]string{
 		"version": s.Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
 	})
 }
@@ -97,9 +72,10 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	m.family("process_start_time_seconds", "gauge", "When the server started, in seconds since 1970.")
 	m.sample("process_start_time_seconds", float64(s.started.UnixMilli())/1000)
 	m.family("gomflux_http_responses_total", "counter", "HTTP responses by status.")
-	byStatus := s.answered.all()
-	for _, status := range slices.Sorted(maps.Keys(byStatus)) {
-		m.sample("gomflux_http_responses_total", float64(byStatus[status]), "code", fmt.Sprint(status))
+	for status := range s.answered {
+		if n := s.answered[status].Load(); n > 0 {
+			m.sample("gomflux_http_responses_total", float64(n), "code", strconv.Itoa(status))
+		}
 	}
 	s.engineMetrics(&m)
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

@@ -12,14 +12,14 @@ import (
 
 // mountAPIs mounts the APIs and the page.
 func (s *Server) mountAPIs() {
-	b := &Backend{s.Engine, s}
-	own := native.New(b, native.Config{
+	engine := api.Adapted{Engine: s.Engine}
+	own := native.New(&Backend{engine, s, nil}, native.Config{
 		Private: len(s.Tokens) > 0, Gallery: s.Gallery, Pulls: s.Pulls, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels,
 		Log: s.Log,
 	})
 	s.finish = own.Wait
 	s.mux.Handle("/api/v1/", own)
-	kept := &keeper{b, own}
+	kept := &Backend{engine, s, own}
 	automatic := sdapi.New(kept, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})
 	s.mux.Handle("/sdapi/v1/", automatic)
 	graphs := comfy.New(kept, comfy.Config{

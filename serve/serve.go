@@ -76,7 +76,7 @@ type Server struct {
 	waiting  waiting
 	wrong    wrongTokens
 	revoked  revoked
-	answered counters
+	answered [1000]atomic.Int64 // answers by status
 	started  time.Time
 	closing  atomic.Bool
 	finish   func(context.Context) error // waits until images are stored

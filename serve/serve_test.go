@@ -25,6 +25,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -611,7 +612,7 @@ func TestErrorShapes(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	s, _, m := newTest(t, nil)
 	close(m.release)
-	j, err := (&Backend{s.Engine, s}).Submit(t.Context(), engine.Request{Seeds: []uint64{1, 2}})
+	j, err := (&Backend{api.Adapted{Engine: s.Engine}, s, nil}).Submit(t.Context(), engine.Request{Seeds: []uint64{1, 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -645,7 +646,7 @@ func TestBackend(t *testing.T) {
 	for _, prompts := range []bool{false, true} {
 		s, log, m := newTest(t, func(c *Config) { c.LogPrompts = prompts })
 		close(m.release)
-		b := &Backend{s.Engine, s}
+		b := &Backend{api.Adapted{Engine: s.Engine}, s, nil}
 		one := engine.Request{Client: "ann", Seeds: []uint64{1}, Options: gomflux.Options{Prompt: "secret words"}}
 		if _, err := b.Submit(t.Context(), one); err != nil {
 			t.Fatal(err)
@@ -665,7 +666,7 @@ func TestRequests(t *testing.T) {
 	os.WriteFile("ink.safetensors", nil, 0o666)
 	s, _, m := newTest(t, nil)
 	close(m.release)
-	b := &Backend{s.Engine, s}
+	b := &Backend{api.Adapted{Engine: s.Engine}, s, nil}
 	for _, test := range []struct {
 		options gomflux.Options
 		lora    string

@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
@@ -57,20 +55,15 @@ func ReadTokens(name string) ([]Token, error) {
 		return nil, fmt.Errorf("%s: %w", name, oserr.Bare(err))
 	}
 	var tokens []Token
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || line[0] == '#' {
+	for n, line := range strings.Split(string(data), "\n") {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
 		}
 		t, err := parseToken(line, tokens)
 		if err != nil { // without the line, which may be a secret
-			return nil, fmt.Errorf("%s, line %d: %w", name, n, err)
+			return nil, fmt.Errorf("%s, line %d: %w", name, n+1, err)
 		}
 		tokens = append(tokens, t)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, oserr.Bare(err))
 	}
 	if len(tokens) == 0 {
 		return nil, fmt.Errorf("%s: has no token (expected lines of name:token)", name)

@@ -1,7 +1,7 @@
 package textgen
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"math"
 
@@ -43,7 +43,7 @@ func (s Sampling) Validate() error {
 	if s.TopK < 0 {
 		topK = fmt.Errorf("top_k %d: must not be negative", s.TopK)
 	}
-	return errors.Join(
+	return cmp.Or(
 		between("temperature", s.Temperature, 0, 100), topK, between("top_p", s.TopP, 0, 1), between("min_p", s.MinP, 0, 1),
 		between("repetition_penalty", s.RepetitionPenalty, 0, 100), between("presence_penalty", s.PresencePenalty, -2, 2),
 		between("frequency_penalty", s.FrequencyPenalty, -2, 2))

@@ -3,6 +3,7 @@ package textgen
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
@@ -142,6 +143,9 @@ func TestSamplingErrors(t *testing.T) {
 		if s.Validate() == nil {
 			t.Errorf("%+v is valid", s)
 		}
+	}
+	if err := (Sampling{Temperature: 200, TopP: 5}).Validate(); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Errorf("two errors: %q", err)
 	}
 	s := Sampling{Temperature: 0.7, TopK: 64, TopP: 0.95, MinP: 0.05, RepetitionPenalty: 1.05, PresencePenalty: 1.5}
 	if err := s.Validate(); err != nil {

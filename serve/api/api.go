@@ -3,13 +3,11 @@
 package api
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"image"
 	"io"
-	"iter"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -75,23 +73,6 @@ func Recorded(s picture.Settings) *picture.Settings {
 // EncodePNG writes an image as gomflux generate does: as PNG with the settings of [Recorded].
 func EncodePNG(w io.Writer, img image.Image, s picture.Settings) error {
 	return picture.Encode(w, picture.PNG, img, Recorded(s))
-}
-
-// Events sends events, such as those of a job, to a channel, which it closes after
-// the last one or when ctx is done. ctx must be canceled if the channel is not read to its end.
-func Events[E any](ctx context.Context, events iter.Seq[E]) <-chan E {
-	c := make(chan E)
-	go func() {
-		defer close(c)
-		for e := range events {
-			select {
-			case c <- e:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return c
 }
 
 // LanguageModel returns the name of a model that writes and, if that is asked for, sees images: the named

@@ -8,6 +8,7 @@ import (
 	"image"
 	"iter"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -61,31 +62,46 @@ func TestEncodePNG(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // which fails if goroutines are left
-		var all iter.Seq[engine.Event] = func(yield func(engine.Event) bool) {
-			for i := 1; yield(engine.Event{Number: i}); i++ {
-				if i == 3 {
-					return
-				}
+func TestFollow(t *testing.T) {
+	all := func(ctx context.Context) iter.Seq[int] {
+		return func(yield func(int) bool) {
+			for i := 1; i < 4 && ctx.Err() == nil && yield(i); i++ {
+				time.Sleep(2 * time.Second)
 			}
 		}
-		var numbers []int
-		for e := range Events(t.Context(), all) {
-			numbers = append(numbers, e.Number)
-		}
-		if !slices.Equal(numbers, []int{1, 2, 3}) {
-			t.Errorf("events %d", numbers)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		c := Events(ctx, all)
-		<-c
-		cancel()
-		synctest.Wait()
-		if e, ok := <-c; ok {
-			t.Errorf("event %d after the end", e.Number)
-		}
-	})
+	}
+	for name, test := range map[string]struct {
+		until int // the event whose sending fails, or at which the client goes away
+		gone  bool
+		text  string
+		err   string
+	}{
+		"to the end": {text: "data: 1\n\n:\n\ndata: 2\n\n:\n\ndata: 3\n\n:\n\n"},
+		"an error":   {until: 2, text: "data: 1\n\n:\n\n", err: "2"},
+		"gone":       {until: 2, gone: true, text: "data: 1\n\n:\n\ndata: 2\n\n:\n\n"},
+	} {
+		synctest.Test(t, func(t *testing.T) { // which fails if goroutines are left
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			w := httptest.NewRecorder()
+			s := &Stream{ResponseWriter: w}
+			r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+			err := Follow(s, r, 1500*time.Millisecond, all, func(_ context.Context, i int) error {
+				switch {
+				case i != test.until:
+				case test.gone:
+					cancel()
+				default:
+					return errors.New("2")
+				}
+				return s.Event("", i)
+			})
+			if w.Body.String() != test.text || (err == nil) != (test.err == "") || err != nil && err.Error() != test.err {
+				t.Errorf("%s: %q, %v", name, w.Body, err)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
 }
 
 func TestStatus(t *testing.T) {

@@ -88,6 +88,12 @@ func Round(side int, m *engine.ModelInfo) int {
 	return max(1, (side+multiple/2)/multiple) * multiple
 }
 
+// SizeOfNoise sets the size of an image from noise alone to about that of an image that was given, within some pixels.
+func SizeOfNoise(o *gomflux.Options, given image.Point, m *engine.ModelInfo, most int) {
+	area := min(cmp.Or(4*m.Defaults.Width*m.Defaults.Height, most), most)
+	o.Height, o.Width = family.SizeWithin(given, o.Height, o.Width, cmp.Or(m.SizeMultiple, 16), area)
+}
+
 // FindModel finds the model with a name, which can have another case or the extension of a file.
 func FindModel(models []engine.ModelInfo, name string, found *engine.ModelInfo) bool {
 	i := slices.IndexFunc(models, func(m engine.ModelInfo) bool {

@@ -8,7 +8,6 @@ package comfy
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -18,7 +17,6 @@ import (
 	"sync"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
@@ -32,12 +30,6 @@ const (
 	maxName  = 200       // bytes
 	maxFiles = 256 << 20 // bytes of all images
 )
-
-// An Engine is what the handlers use of an [engine.Engine].
-type Engine interface {
-	Submit(ctx context.Context, r engine.Request) (*engine.Job, error)
-	Models() []engine.ModelInfo
-}
 
 // A Config configures a handler.
 type Config struct {
@@ -54,7 +46,7 @@ type Config struct {
 // A Handler answers requests.
 type Handler struct {
 	Config
-	engine Engine
+	engine api.Engine
 	files  api.Files     // that were sent or generated
 	over   chan struct{} // is closed when the server shuts down
 
@@ -66,7 +58,7 @@ type Handler struct {
 }
 
 // New returns a handler.
-func New(e Engine, c Config) *Handler {
+func New(e api.Engine, c Config) *Handler {
 	c.MaxPixels = cmp.Or(c.MaxPixels, picture.MaxPixels)
 	return &Handler{Config: c, engine: e, files: api.Files{Most: maxFiles}, sockets: map[*socket]bool{}, over: make(chan struct{})}
 }
@@ -105,9 +97,7 @@ func (f route) serve(w http.ResponseWriter, r *http.Request) {
 		answer = refused
 	}
 	if answer != nil {
-		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		w.WriteHeader(status)
-		plainjson.Write(w, answer, "") // if it fails, the client is gone
+		api.WriteJSON(w, status, answer)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -97,7 +98,7 @@ func start(t *testing.T, m *fakeModel, c Config) *server {
 		Models: func() []engine.ModelInfo { return models }, Queue: 8, KeepAlive: time.Minute, Keep: time.Minute,
 		Log: slog.New(slog.DiscardHandler),
 	})
-	h, mux := New(e, c), http.NewServeMux()
+	h, mux := New(api.Adapted{Engine: e}, c), http.NewServeMux()
 	h.Mount(mux)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mux.ServeHTTP(w, r.WithContext(engine.WithClient(r.Context(), r.Header.Get("X-Client"))))

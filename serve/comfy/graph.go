@@ -12,7 +12,6 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
@@ -227,8 +226,7 @@ func (h *Handler) images(q *engine.Request, owner string, flow *picture.Workflow
 	if kept {
 		o.Image, q.Sources.Image = p.Pixels(), source
 	} else if len(o.References) == 0 { // only noise, in its size
-		area := min(cmp.Or(4*m.Defaults.Width*m.Defaults.Height, h.MaxPixels), h.MaxPixels)
-		o.Height, o.Width = family.SizeWithin(p.Image.Bounds().Size(), o.Height, o.Width, cmp.Or(m.SizeMultiple, 16), area)
+		api.SizeOfNoise(o, p.Image.Bounds().Size(), m, h.MaxPixels)
 	}
 	if flow.Mask == nil {
 		return nil

@@ -25,7 +25,7 @@ type run struct {
 	prompt            json.RawMessage
 	extra             map[string]json.RawMessage
 	flow              *picture.Workflow
-	job               *engine.Job
+	job               api.Job
 
 	number   int
 	ended    bool

@@ -177,38 +177,39 @@ type LanguageModel interface {
 	Close() error
 }
 
-// ModelInfo describes a model that can be named in a request.
+// ModelInfo describes a model that can be named in a request. Its JSON is that of gomflux's own API.
 type ModelInfo struct {
-	Name string
+	Name string `json:"name"`
 	// Path is the path by which the model was given to the server, if it was. Requests can name the model
 	// by it too.
-	Path     string
-	Repo     string // of a published model
-	Revision string
-	Default  bool   // the model of requests that name none
-	Loaded   bool   // in memory now
-	Missing  string // why it cannot be used, with the command that would help; "" if it can be
-	Edits    bool   // takes reference images
-	Multiple bool   // takes several of them
-	Writes   bool   // has a language model
-	Sees     bool   // its language model sees images
+	Path     string `json:"-"`
+	Repo     string `json:"repo,omitempty"` // of a published model
+	Revision string `json:"revision,omitempty"`
+	Default  bool   `json:"default"`           // the model of requests that name none
+	Loaded   bool   `json:"loaded"`            // in memory now
+	Missing  string `json:"missing,omitempty"` // why it cannot be used, with the command that would help; "" if it can be
+	Edits    bool   `json:"edits"`             // takes reference images
+	Multiple bool   `json:"multiple"`          // takes several of them
+	Writes   bool   `json:"writes"`            // has a language model
+	Sees     bool   `json:"sees"`              // its language model sees images
 	// OnlyWrites reports that it has nothing but a language model. Missing says so, and is no hindrance to texts.
-	OnlyWrites bool
-	HasAlpha   bool // generates transparent images, and sees the transparency of input images
-	Boxes      bool // rewritten prompts can have boxes
-	Layers     int  // default number of layers into which it splits an image, 0 if it does not
-	Licence    family.Licence
-	Defaults   gomflux.Defaults
+	OnlyWrites bool `json:"only_writes,omitempty"`
+	HasAlpha   bool `json:"transparent"`      // generates transparent images, and sees the transparency of input images
+	Boxes      bool `json:"boxes,omitempty"`  // rewritten prompts can have boxes
+	Layers     int  `json:"layers,omitempty"` // default number of layers into which it splits an image, 0 if it does not
+	family.Licence
+	Defaults gomflux.Defaults `json:"defaults"`
 	// SizeMultiple is what the sides of images are multiples of, 0 if that is unknown.
-	SizeMultiple int
-	Bytes        int64 // size of its files, 0 if it is not here
+	SizeMultiple int   `json:"size_multiple,omitempty"`
+	Bytes        int64 `json:"bytes,omitempty"` // size of its files, 0 if it is not here
 	// Peak is the estimated memory for an image of the default size, and Free what is available for it
 	// on this machine, in bytes; 0 if they are not known.
-	Peak, Free int64
+	Peak int64 `json:"peak_bytes,omitempty"`
+	Free int64 `json:"free_bytes,omitempty"`
 	// GuidanceUnit is how the guidance scale of Defaults counts.
-	GuidanceUnit picture.GuidanceUnit
-	TrueCFG      bool      // takes [gomflux.Options].TrueCFGScale
-	Created      time.Time // of its files
+	GuidanceUnit picture.GuidanceUnit `json:"-"`
+	TrueCFG      bool                 `json:"-"`                // takes [gomflux.Options].TrueCFGScale
+	Created      time.Time            `json:"created,omitzero"` // of its files
 }
 
 // CanWrite reports whether the model can write texts, about images if sees is set.

@@ -324,7 +324,7 @@ func TestMaskOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			jobs = append(jobs, j)
-			kept := j.Request().Options
+			kept := j.submitted().Options
 			if none := kept; i == 1 {
 				none.ForgetPrepared()
 				if !reflect.DeepEqual(kept, none) {
@@ -338,7 +338,7 @@ func TestMaskOnce(t *testing.T) {
 			if err := j.Wait(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if r := j.Request(); !reflect.DeepEqual(r.Options, gomflux.Options{}) {
+			if r := j.submitted(); !reflect.DeepEqual(r.Options, gomflux.Options{}) {
 				t.Errorf("the job that has ended keeps %+v", r.Options)
 			}
 		}
@@ -346,4 +346,11 @@ func TestMaskOnce(t *testing.T) {
 			t.Errorf("%d images, the mask was read %d times, expected %d", len(w.asked), mask.Reads, 4*once)
 		}
 	})
+}
+
+// submitted returns the request of a job, without what is freed at its end.
+func (j *Job) submitted() Request {
+	j.engine.mu.Lock()
+	defer j.engine.mu.Unlock()
+	return j.request
 }

@@ -81,14 +81,6 @@ func (j *Job) status() Status {
 	return s
 }
 
-// Request returns what was submitted, with the full name of the model. After the end of the job, it
-// has no images, latents, hook and values, which are freed then.
-func (j *Job) Request() Request {
-	j.engine.mu.Lock()
-	defer j.engine.mu.Unlock()
-	return j.request
-}
-
 // Pictures returns the finished images, without pixels after Stored.
 func (j *Job) Pictures() []*Picture {
 	j.engine.mu.Lock()

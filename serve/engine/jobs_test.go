@@ -619,14 +619,14 @@ func TestRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r := j.Request(); r.Options.Image == nil || len(r.Options.References) != 1 {
+			if r := j.submitted(); r.Options.Image == nil || len(r.Options.References) != 1 {
 				t.Errorf("request %+v", r)
 			}
 			if cancel {
 				j.Cancel()
 			}
 			j.Wait(t.Context())
-			if r := j.Request(); r.Options.Image != nil || r.Options.References != nil || r.Options.Prompt != "p" || r.Model != "b" {
+			if r := j.submitted(); r.Options.Image != nil || r.Options.References != nil || r.Options.Prompt != "p" || r.Model != "b" {
 				t.Errorf("request %+v after the end", r)
 			}
 		}

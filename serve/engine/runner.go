@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"io"
 	"log/slog"
 	"math"
 	"runtime/debug"
@@ -167,15 +168,17 @@ func (e *Engine) freeModel() {
 	m := e.model
 	e.model, e.name, e.key, e.broken = nil, "", "", false
 	e.mu.Unlock()
-	if m != nil {
-		e.checking.Lock()
-		defer e.checking.Unlock()
-		e.close(m.Close)
-	}
+	e.close(m)
 }
 
-func (e *Engine) close(model func() error) {
-	Protect(e.c.Log, "model", NewID(), model)
+// close closes a model, unless it is nil, when no options are being checked with it.
+func (e *Engine) close(model io.Closer) {
+	if model == nil {
+		return
+	}
+	e.checking.Lock()
+	defer e.checking.Unlock()
+	Protect(e.c.Log, "model", NewID(), model.Close)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.touched = e.now()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -54,6 +55,11 @@ func (e *Engine) checkLanguage(r *Request) error {
 	info, err := e.Model(cmp.Or(r.Language.Model, r.Model), true)
 	if err != nil {
 		return err
+	}
+	isImage := func(p gomflux.Part) bool { return p.Image != nil }
+	shown := slices.ContainsFunc(r.Messages, func(m gomflux.Message) bool { return slices.ContainsFunc(m.Parts, isImage) })
+	if shown && info.Writes && !info.Sees {
+		return errs.Requestf("the language model of %s cannot see images", info.Name)
 	}
 	language := *r.Language
 	language.Model, r.Language = info.Name, &language
@@ -148,9 +154,7 @@ func (e *Engine) freeLanguage() {
 	m := e.language
 	e.language, e.languageName = nil, ""
 	e.mu.Unlock()
-	if m != nil {
-		e.close(m.Close)
-	}
+	e.close(m)
 }
 
 // answer lets the language model answer the messages of a job, or rewrite its prompt.

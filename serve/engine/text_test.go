@@ -119,7 +119,7 @@ func TestText(t *testing.T) {
 			t.Errorf("text %q, thinking %q, events %v", text.String(), thinking.String(), kinds)
 		}
 		s := j.Status()
-		if a := s.Answer; s.State != Done || a == nil || a.Text != "an answer" || a.PromptTokens != 3 || j.Request().Messages != nil {
+		if a := s.Answer; s.State != Done || a == nil || a.Text != "an answer" || a.PromptTokens != 3 || j.submitted().Messages != nil {
 			t.Errorf("status %+v, answer %+v", s, s.Answer)
 		}
 		// a rewriting alone, and an image with one: the estimate knows both
@@ -241,6 +241,11 @@ func TestTextFails(t *testing.T) {
 		_, err := e.Submit(t.Context(), Request{Seeds: []uint64{1}, Language: &gomflux.LanguageOptions{Model: "away"}})
 		if !errors.Is(err, gomflux.ErrNotFound) {
 			t.Errorf("a language model that is not here: %v", err)
+		}
+		shown := []gomflux.Message{{Role: "user", Parts: []gomflux.Part{{Text: "q"}, {Image: image.NewGray(image.Rect(0, 0, 1, 1))}}}}
+		_, err = e.Submit(t.Context(), Request{Model: "words", Messages: shown, Language: &gomflux.LanguageOptions{}})
+		if !errors.Is(err, gomflux.ErrRequest) || err.Error() != "the language model of words cannot see images" {
+			t.Errorf("an image for a language model without vision: %v", err)
 		}
 		if _, err := e.Submit(t.Context(), Request{}); !errors.Is(err, gomflux.ErrRequest) {
 			t.Errorf("neither text nor images: %v", err)

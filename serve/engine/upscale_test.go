@@ -42,7 +42,7 @@ func TestUpscale(t *testing.T) {
 			t.Errorf("%v, sizes %v", err, sizes)
 		}
 		s := good.Status()
-		if s.Step != 2*upscalingSteps || s.Steps != s.Step || good.Request().Upscale != nil || first.Status().State != Done {
+		if s.Step != 2*upscalingSteps || s.Steps != s.Step || good.submitted().Upscale != nil || first.Status().State != Done {
 			t.Errorf("%+v, first %+v", s, first.Status())
 		}
 		if err := large.Wait(t.Context()); !errors.Is(err, gomflux.ErrRequest) || canceled.Status().State != Canceled || len(sizes) != 2 {

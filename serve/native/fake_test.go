@@ -13,18 +13,20 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // A fakeEngine has jobs that tests drive.
 type fakeEngine struct {
+	api.Engine
 	mu       sync.Mutex
 	jobs     []*fakeJob
 	requests []engine.Request
 	err      error // of Submit
 }
 
-func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (*fakeJob, error) {
+func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (api.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err != nil {
@@ -41,7 +43,7 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (*fakeJob, erro
 	return j, nil
 }
 
-func (e *fakeEngine) Job(id, client string) (*fakeJob, bool) {
+func (e *fakeEngine) Job(id, client string) (api.Job, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, j := range e.jobs {
@@ -79,6 +81,7 @@ func (e *fakeEngine) last() (*fakeJob, engine.Request) {
 }
 
 type fakeJob struct {
+	api.Job
 	mu       sync.Mutex
 	status   engine.Status
 	sources  engine.Sources

@@ -3,7 +3,6 @@ package native
 import (
 	"bytes"
 	"context"
-	"iter"
 	"maps"
 	"net/http"
 	"strconv"
@@ -15,37 +14,6 @@ import (
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
-
-// A Job is a job of an engine. *engine.Job is one.
-type Job interface {
-	ID() string
-	Status() engine.Status
-	Cancel()
-	Skip()
-	Pictures() []*engine.Picture
-	Events(ctx context.Context, after int) iter.Seq[engine.Event]
-	Stored()
-}
-
-// anyEngine is an [Engine] without its type parameter.
-type anyEngine interface {
-	Submit(ctx context.Context, r engine.Request) (Job, error)
-	Job(id, client string) (Job, bool)
-	Jobs(client string) []engine.Status
-	Models() []engine.ModelInfo
-}
-
-type adapted[J Job] struct{ Engine[J] }
-
-func (a adapted[J]) Submit(ctx context.Context, r engine.Request) (Job, error) {
-	j, err := a.Engine.Submit(ctx, r)
-	if err != nil {
-		return nil, err // and not a nil J in the interface
-	}
-	return j, nil
-}
-
-func (a adapted[J]) Job(id, client string) (Job, bool) { return a.Engine.Job(id, client) }
 
 // A record is what the interface knows about a job in addition to the engine.
 type record struct {
@@ -111,7 +79,7 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 }
 
 // accepted answers with a job that was submitted.
-func (a *API) accepted(w http.ResponseWriter, j Job) error {
+func (a *API) accepted(w http.ResponseWriter, j api.Job) error {
 	w.Header().Set("Location", "/api/v1/jobs/"+j.ID())
 	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
 }
@@ -134,7 +102,7 @@ func (a *API) remember(id string, rec *record) {
 
 // Keep stores the images of a client's job in the gallery as they are finished, whether a client reads
 // its events or not, and tells those who follow all jobs. The API does so for its own jobs.
-func (a *API) Keep(j Job, client string) {
+func (a *API) Keep(j api.Job, client string) {
 	defer a.announce()
 	if a.Gallery == nil {
 		return
@@ -148,7 +116,7 @@ func (a *API) Keep(j Job, client string) {
 }
 
 // store stores the images of a job, which then need no memory any more.
-func (a *API) store(j Job, rec *record, owner string) {
+func (a *API) store(j api.Job, rec *record, owner string) {
 	all := true
 	for e := range j.Events(context.Background(), 0) {
 		if e.Kind != engine.EventPicture {
@@ -241,7 +209,7 @@ type jsonSeconds struct {
 }
 
 // jobJSON describes a job, with its images unless j is nil.
-func (a *API) jobJSON(s engine.Status, j Job) jsonJob {
+func (a *API) jobJSON(s engine.Status, j api.Job) jsonJob {
 	v := jsonJob{
 		ID: s.ID, State: s.State, Model: s.Model, Prompt: s.Prompt, Label: s.Label,
 		Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
@@ -296,10 +264,10 @@ func (a *API) listJobs(w http.ResponseWriter, r *http.Request) error {
 }
 
 // job returns the job that the path of a request names.
-func (a *API) job(r *http.Request) (Job, error) {
+func (a *API) job(r *http.Request) (api.Job, error) {
 	j, ok := a.engine.Job(r.PathValue("id"), a.owner(r))
 	if !ok {
-		return nil, notFound("no such job (jobs are kept for a limited time after their end)")
+		return nil, api.NotFoundf("no such job (jobs are kept for a limited time after their end)")
 	}
 	return j, nil
 }
@@ -345,7 +313,7 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b.Bytes()))
 		return nil
 	}
-	return notFound("the job has no such image yet")
+	return api.NotFoundf("the job has no such image yet")
 }
 
 // eventJSON is the data of an event: the job, and what is special about its kind.

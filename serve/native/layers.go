@@ -34,14 +34,14 @@ func (a *API) storeLayers(owner string, p *engine.Picture) (names []string, err 
 }
 
 // layer serves a layer of a job's image, by its number, or all of them as ora.
-func (a *API) layer(w http.ResponseWriter, r *http.Request, j Job, p *engine.Picture, which string) error {
+func (a *API) layer(w http.ResponseWriter, r *http.Request, j api.Job, p *engine.Picture, which string) error {
 	rec := a.record(j.ID())
 	names := rec.layers(p.Index)
 	n, err := strconv.Atoi(which)
 	switch {
 	case which == "ora":
 	case err != nil || n < 1 || n > p.Result.Settings.Layers:
-		return notFound("the image has no such layer")
+		return api.NotFoundf("the image has no such layer")
 	case n <= len(names):
 		return a.file(w, r, names[n-1])
 	}
@@ -73,7 +73,7 @@ func (a *API) layer(w http.ResponseWriter, r *http.Request, j Job, p *engine.Pic
 // storedLayers reads an image and its layers from the gallery.
 func (a *API) storedLayers(r *http.Request, name string, layers []string) (composed *image.NRGBA, all []*image.NRGBA, err error) {
 	if name == "" || len(layers) == 0 {
-		return nil, nil, notFound("the image has no layers")
+		return nil, nil, api.NotFoundf("the image has no layers")
 	}
 	for _, name := range append([]string{name}, layers...) {
 		f, _, err := a.Gallery.Open(a.owner(r), name)

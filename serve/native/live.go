@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -39,7 +40,7 @@ type liveEvent struct {
 // live streams the events of all jobs of a client, from whichever API they come.
 func (a *API) live(w http.ResponseWriter, r *http.Request) error {
 	owner := a.owner(r)
-	return streamEvents(w, r, "all jobs", func(ctx context.Context) iter.Seq[liveEvent] { return a.liveEvents(ctx, owner) },
+	return follow(w, r, "all jobs", func(ctx context.Context) iter.Seq[liveEvent] { return a.liveEvents(ctx, owner) },
 		func(ctx context.Context, e liveEvent) string {
 			if e.id == "" {
 				return fmt.Sprintf("event: jobs\ndata: %s\n\n", marshal(map[string]any{"jobs": e.jobs}))
@@ -93,7 +94,7 @@ func (a *API) liveEvents(ctx context.Context, owner string) iter.Seq[liveEvent] 
 }
 
 // forward sends the events of a job.
-func forward(ctx context.Context, j Job, to chan<- liveEvent) {
+func forward(ctx context.Context, j api.Job, to chan<- liveEvent) {
 	for e := range j.Events(ctx, 0) {
 		select {
 		case to <- liveEvent{id: j.ID(), Event: e}:

@@ -9,24 +9,15 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
-	"time"
 
-	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/gallery"
 	"github.com/gomflux/gomflux/serve/pulls"
 )
-
-// An Engine runs jobs. *engine.Engine is one, and tests have others.
-type Engine[J Job] interface {
-	Submit(ctx context.Context, r engine.Request) (J, error)
-	Job(id, client string) (J, bool)
-	Jobs(client string) []engine.Status
-	Models() []engine.ModelInfo
-}
 
 // A Config configures the interface.
 type Config struct {
@@ -49,7 +40,7 @@ type Config struct {
 // An API is the HTTP interface.
 type API struct {
 	Config
-	engine  anyEngine
+	engine  api.Engine
 	mux     *http.ServeMux
 	storing sync.WaitGroup
 
@@ -105,13 +96,13 @@ func (a *API) routes() []route {
 }
 
 // New returns the interface to an engine. It serves the paths that begin with /api/v1/.
-func New[J Job](e Engine[J], c Config) *API {
+func New(e api.Engine, c Config) *API {
 	if c.MaxPixels <= 0 || c.MaxPixels > picture.MaxPixels {
 		c.MaxPixels = picture.MaxPixels
 	}
 	c.Log = cmp.Or(c.Log, slog.Default())
 	a := &API{
-		Config: c, engine: adapted[J]{e}, mux: http.NewServeMux(), jobs: map[string]*record{},
+		Config: c, engine: e, mux: http.NewServeMux(), jobs: map[string]*record{},
 		submitted: make(chan struct{}), over: make(chan struct{}),
 	}
 	methods := map[string][]string{}
@@ -119,19 +110,37 @@ func New[J Job](e Engine[J], c Config) *API {
 		methods[route.path] = append(methods[route.path], route.method)
 		a.mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Cache-Control", "no-store")
-			if err := route.handle(w, r); err != nil {
+			err := a.missing(route.path)
+			if err == nil {
+				err = route.handle(w, r)
+			}
+			if err != nil {
 				a.fail(w, r, err)
 			}
 		})
 	}
 	for path, allowed := range methods {
 		slices.Sort(allowed)
-		a.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, methodError(allowed)) })
+		a.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+			a.fail(w, r, &api.Error{Status: http.StatusMethodNotAllowed, Message: "expected " + strings.Join(allowed, " or ")})
+		})
 	}
 	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, notFound("no such path (see /api/v1/openapi.json)"))
+		a.fail(w, r, api.NotFoundf("no such path (see /api/v1/openapi.json)"))
 	})
 	return a
+}
+
+// missing returns an error for a path of something that this server does not have.
+func (a *API) missing(path string) error {
+	switch part := strings.Split(path, "/")[3]; {
+	case a.Gallery == nil && (part == "pictures" || part == "presets"):
+		return api.NotFoundf("this server keeps no gallery")
+	case a.Pulls == nil && part == "pulls":
+		return api.NotFoundf("this server downloads no models")
+	}
+	return nil
 }
 
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
@@ -161,32 +170,13 @@ func (a *API) warn(err error) { a.Log.Warn("storing images", "error", err.Error(
 
 func (a *API) openAPI(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/json")
-	_, err := w.Write(openAPI)
-	return ignored(err)
+	w.Write(openAPI) // if it fails, the client is gone
+	return nil
 }
 
 type jsonModel struct {
-	Name         string       `json:"name"`
-	Repo         string       `json:"repo,omitempty"`
-	Revision     string       `json:"revision,omitempty"`
-	Default      bool         `json:"default"`
-	Loaded       bool         `json:"loaded"`
-	Missing      string       `json:"missing,omitempty"`
-	Edits        bool         `json:"edits"`
-	Multiple     bool         `json:"multiple"` // takes several reference images
-	Writes       bool         `json:"writes"`   // has a language model
-	Sees         bool         `json:"sees"`     // which sees images
-	OnlyWrites   bool         `json:"only_writes,omitempty"`
-	SizeMultiple int          `json:"size_multiple,omitempty"`
-	Bytes        int64        `json:"bytes,omitempty"`
-	Peak         int64        `json:"peak_bytes,omitempty"`
-	Free         int64        `json:"free_bytes,omitempty"`
-	HasAlpha     bool         `json:"transparent"`
-	Boxes        bool         `json:"boxes,omitempty"`  // rewritten prompts can have boxes
-	Layers       int          `json:"layers,omitempty"` // default number
-	Defaults     jsonDefaults `json:"defaults"`
-	Created      time.Time    `json:"created,omitzero"`
-	family.Licence
+	engine.ModelInfo
+	Defaults jsonDefaults `json:"defaults"`
 }
 
 type jsonDefaults struct {
@@ -201,12 +191,8 @@ type jsonDefaults struct {
 func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	models := []jsonModel{}
 	for _, m := range a.engine.Models() {
-		models = append(models, jsonModel{
-			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
-			Multiple: m.Multiple, Writes: m.Writes, Sees: m.Sees, OnlyWrites: m.OnlyWrites, SizeMultiple: m.SizeMultiple,
-			Bytes: m.Bytes, Peak: m.Peak, Free: m.Free, HasAlpha: m.HasAlpha, Boxes: m.Boxes, Layers: m.Layers, Licence: m.Licence,
-			Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
-		})
+		m.Created = m.Created.UTC()
+		models = append(models, jsonModel{m, jsonDefaults(m.Defaults)})
 	}
 	return reply(w, http.StatusOK, map[string]any{
 		"models": models, "max_pixels": a.MaxPixels, "max_input_pixels": api.InputPixels(a.MaxPixels),
@@ -225,6 +211,3 @@ func (a *API) loras(w http.ResponseWriter, r *http.Request) error {
 	}
 	return reply(w, http.StatusOK, map[string]any{"loras": names})
 }
-
-// ignored returns nil for an error of writing to a client, which has gone away.
-func ignored(error) error { return nil }

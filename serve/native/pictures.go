@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/gallery"
 )
 
@@ -39,38 +41,27 @@ type jsonGallery struct {
 	MaxBytes int64       `json:"max_bytes"`
 }
 
-func (a *API) gallery() (*gallery.Gallery, error) {
-	if a.Gallery == nil {
-		return nil, notFound("this server keeps no gallery")
-	}
-	return a.Gallery, nil
-}
-
 func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
-	g, err := a.gallery()
-	if err != nil {
-		return err
-	}
-	n := pageSize
+	n, err := pageSize, error(nil)
 	if text := r.FormValue("limit"); text != "" {
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxPageSize {
-			return badRequest("limit: expected 1 to %d", maxPageSize)
+			return errs.Requestf("limit: expected 1 to %d", maxPageSize)
 		}
 	}
 	q := gallery.Query{Prompt: r.FormValue("q"), Model: r.FormValue("model")}
 	if text := r.FormValue("favourite"); text != "" {
 		if q.Favourite, err = strconv.ParseBool(text); err != nil {
-			return badRequest("favourite: expected true or false, found %q", text)
+			return errs.Requestf("favourite: expected true or false, found %q", text)
 		}
 	}
-	page, err := g.List(r.Context(), a.owner(r), r.FormValue("after"), n, q)
+	page, err := a.Gallery.List(r.Context(), a.owner(r), r.FormValue("after"), n, q)
 	if err != nil {
 		return err
 	}
 	v := jsonGallery{Pictures: []jsonEntry{}, Next: page.Next, Count: page.Count, Bytes: page.Bytes, MaxBytes: page.Size}
 	for _, e := range page.Entries {
 		item := jsonEntry{Name: e.Name, URL: "/api/v1/pictures/" + e.Name, Created: e.Created, Bytes: e.Bytes, Favourite: e.Favourite()}
-		if found := g.Settings(r.Context(), e); found != nil {
+		if found := a.Gallery.Settings(r.Context(), e); found != nil {
 			item.Width, item.Height = found.Width, found.Height
 			if item.Settings, err = plainjson.Fields(found.Settings, found.Has); err != nil {
 				return err
@@ -84,15 +75,12 @@ func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
 // gone converts the error of a name that the gallery does not have.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return notFound("no such image in the gallery")
+		return api.NotFoundf("no such image in the gallery")
 	}
 	return err
 }
 
 func (a *API) picture(w http.ResponseWriter, r *http.Request) error {
-	if _, err := a.gallery(); err != nil {
-		return err
-	}
 	return a.file(w, r, r.PathValue("name"))
 }
 
@@ -121,11 +109,7 @@ func pngHeaders(w http.ResponseWriter, r *http.Request, name string) {
 }
 
 func (a *API) removePicture(w http.ResponseWriter, r *http.Request) error {
-	g, err := a.gallery()
-	if err != nil {
-		return err
-	}
-	if err := g.Remove(a.owner(r), r.PathValue("name")); err != nil {
+	if err := a.Gallery.Remove(a.owner(r), r.PathValue("name")); err != nil {
 		return gone(err)
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -134,17 +118,13 @@ func (a *API) removePicture(w http.ResponseWriter, r *http.Request) error {
 
 // removePictures removes the images that the query names. Those that are not there are no error.
 func (a *API) removePictures(w http.ResponseWriter, r *http.Request) error {
-	g, err := a.gallery()
-	if err != nil {
-		return err
-	}
 	names := r.URL.Query()["name"]
 	if len(names) == 0 || len(names) > maxPageSize {
-		return badRequest("name: expected 1 to %d names of images, found %d", maxPageSize, len(names))
+		return errs.Requestf("name: expected 1 to %d names of images, found %d", maxPageSize, len(names))
 	}
 	removed := 0
 	for _, name := range names {
-		err := g.Remove(a.owner(r), name)
+		err := a.Gallery.Remove(a.owner(r), name)
 		if err == nil {
 			removed++
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -156,13 +136,9 @@ func (a *API) removePictures(w http.ResponseWriter, r *http.Request) error {
 
 // setFavourite makes an image a favourite with PUT, and takes that back with DELETE.
 func (a *API) setFavourite(w http.ResponseWriter, r *http.Request) error {
-	g, err := a.gallery()
-	if err != nil {
-		return err
-	}
-	err = g.SetFavourite(a.owner(r), r.PathValue("name"), r.Method == http.MethodPut)
+	err := a.Gallery.SetFavourite(a.owner(r), r.PathValue("name"), r.Method == http.MethodPut)
 	if errors.Is(err, gallery.ErrFull) {
-		return &statusError{status: http.StatusConflict, code: "gallery_full", message: err.Error()}
+		return &api.Error{Status: http.StatusConflict, Code: "gallery_full", Message: err.Error()}
 	}
 	if err != nil {
 		return gone(err)
@@ -188,10 +164,10 @@ func (a *API) settings(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if errors.Is(err, picture.ErrNoSettings) {
-		return &statusError{status: http.StatusUnprocessableEntity, code: "no_settings", message: "the image " + err.Error()}
+		return &api.Error{Status: http.StatusUnprocessableEntity, Code: "no_settings", Message: "the image " + err.Error()}
 	}
 	if err != nil {
-		return badRequest("%v", err)
+		return errs.Requestf("%v", err)
 	}
 	if known := a.LoRAs; known != nil && !found.Source.NamesModel() && len(found.Settings.LoRAs) > 0 {
 		for i, l := range found.Settings.LoRAs {

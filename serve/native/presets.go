@@ -7,16 +7,14 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/gallery"
 )
 
 // listPresets lists a client's presets. They are in the folder of the gallery.
 func (a *API) listPresets(w http.ResponseWriter, r *http.Request) error {
-	g, err := a.gallery()
-	if err != nil {
-		return err
-	}
-	presets, err := g.Presets(a.owner(r))
+	presets, err := a.Gallery.Presets(a.owner(r))
 	if err != nil {
 		return err
 	}
@@ -25,10 +23,6 @@ func (a *API) listPresets(w http.ResponseWriter, r *http.Request) error {
 
 // savePreset stores the settings of a request for a job under a name.
 func (a *API) savePreset(w http.ResponseWriter, r *http.Request) error {
-	g, err := a.gallery()
-	if err != nil {
-		return err
-	}
 	var text bytes.Buffer
 	r.Body = io.NopCloser(io.TeeReader(http.MaxBytesReader(w, r.Body, gallery.MaxPreset), &text))
 	var j jsonRequest
@@ -36,11 +30,11 @@ func (a *API) savePreset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if j.Image != nil || j.Mask != nil || j.References != nil {
-		return badRequest("image, mask and references: presets have no images")
+		return errs.Requestf("image, mask and references: presets have no images")
 	}
-	err = g.SavePreset(a.owner(r), gallery.Preset{Name: r.PathValue("name"), Settings: json.RawMessage(text.Bytes())})
+	err := a.Gallery.SavePreset(a.owner(r), gallery.Preset{Name: r.PathValue("name"), Settings: json.RawMessage(text.Bytes())})
 	if wrong, ok := errors.AsType[*gallery.PresetError](err); ok {
-		return badRequest("%v", wrong)
+		return errs.Requestf("%v", wrong)
 	}
 	if err != nil {
 		return err
@@ -50,16 +44,12 @@ func (a *API) savePreset(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) removePreset(w http.ResponseWriter, r *http.Request) error {
-	g, err := a.gallery()
-	if err != nil {
-		return err
-	}
-	found, err := g.RemovePreset(a.owner(r), r.PathValue("name"))
+	found, err := a.Gallery.RemovePreset(a.owner(r), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
 	if !found {
-		return notFound("no such preset")
+		return api.NotFoundf("no such preset")
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

@@ -8,32 +8,21 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/hub"
-	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/pulls"
 )
 
-// A jsonPullable is a model that can be downloaded.
-type jsonPullable struct {
-	Name     string `json:"name"`
-	Repo     string `json:"repo"`
-	Revision string `json:"revision,omitempty"`
-	family.Licence
-	Gated      bool   `json:"gated"`
-	Access     string `json:"access,omitempty"`
-	Incomplete bool   `json:"incomplete"`
-	Command    string `json:"command"`
-}
-
 // A jsonPlan is what a download would fetch.
 type jsonPlan struct {
-	Model    jsonPullable `json:"model"`
-	Commit   string       `json:"commit"`
-	Files    int          `json:"files"`
-	Bytes    int64        `json:"total_bytes"`
-	Here     int64        `json:"bytes"`
-	Warnings []string     `json:"warnings,omitempty"`
-	Error    *jsonError   `json:"error,omitempty"` // why it would fail
+	Model    pulls.Model `json:"model"`
+	Commit   string      `json:"commit"`
+	Files    int         `json:"files"`
+	Bytes    int64       `json:"total_bytes"`
+	Here     int64       `json:"bytes"`
+	Warnings []string    `json:"warnings,omitempty"`
+	Error    *jsonError  `json:"error,omitempty"` // why it would fail
 }
 
 // A jsonPull is a download. Its names are those of gomflux pull --json.
@@ -80,63 +69,42 @@ func pullError(err error) error {
 	case errors.Is(err, hub.ErrSpace):
 		status, code = http.StatusInsufficientStorage, "disk_full"
 	}
-	return &statusError{status: status, code: code, message: err.Error()}
-}
-
-func (a *API) puller() (*pulls.Puller, error) {
-	if a.Pulls == nil {
-		return nil, notFound("this server downloads no models")
-	}
-	return a.Pulls, nil
+	return &api.Error{Status: status, Code: code, Message: err.Error()}
 }
 
 // listPulls lists the downloads, and the models that can be downloaded.
 func (a *API) listPulls(w http.ResponseWriter, r *http.Request) error {
-	p, err := a.puller()
-	if err != nil {
-		return err
-	}
-	models, downloads := []jsonPullable{}, []jsonPull{}
-	for _, m := range p.Models() {
-		models = append(models, jsonPullable(m))
-	}
+	p, downloads := a.Pulls, []jsonPull{}
 	for _, s := range p.Pulls() {
 		downloads = append(downloads, a.pullJSON(r, s))
 	}
-	v := map[string]any{"allowed": p.Refusal() == "", "models": models, "pulls": downloads}
+	v := map[string]any{"allowed": p.Refusal() == "", "models": append([]pulls.Model{}, p.Models()...), "pulls": downloads}
 	if p.Refusal() != "" {
 		v["reason"] = p.Refusal()
 	}
 	return reply(w, http.StatusOK, v)
 }
 
-// A pullRequest is the body of POST /api/v1/pulls.
-type pullRequest struct {
-	Model  string `json:"model"`
-	DryRun bool   `json:"dry_run"`
-}
-
 // startPull starts a download or, with dry_run, describes it.
 func (a *API) startPull(w http.ResponseWriter, r *http.Request) error {
-	p, err := a.puller()
-	if err != nil {
-		return err
+	var q struct {
+		Model  string `json:"model"`
+		DryRun bool   `json:"dry_run"`
 	}
-	var q pullRequest
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
 	if q.Model == "" {
-		return badRequest("model is missing (GET /api/v1/pulls lists those that can be downloaded)")
+		return errs.Requestf("model is missing (GET /api/v1/pulls lists those that can be downloaded)")
 	}
 	if q.DryRun {
-		plan, err := p.Plan(r.Context(), q.Model)
+		plan, err := a.Pulls.Plan(r.Context(), q.Model)
 		if err != nil {
 			return pullError(err)
 		}
 		return reply(w, http.StatusOK, planJSON(plan))
 	}
-	d, err := p.Start(q.Model, engine.Client(r.Context()))
+	d, err := a.Pulls.Start(q.Model, engine.Client(r.Context()))
 	if err != nil {
 		return pullError(err)
 	}
@@ -147,7 +115,7 @@ func (a *API) startPull(w http.ResponseWriter, r *http.Request) error {
 
 func planJSON(p *pulls.Plan) jsonPlan {
 	v := jsonPlan{
-		Model: jsonPullable(p.Model), Commit: p.Info.Commit, Files: len(p.Files), Bytes: p.Bytes, Here: p.Here, Warnings: p.Warnings,
+		Model: p.Model, Commit: p.Info.Commit, Files: len(p.Files), Bytes: p.Bytes, Here: p.Here, Warnings: p.Warnings,
 	}
 	if p.Space != nil {
 		_, e := describe(pullError(p.Space))
@@ -158,13 +126,9 @@ func planJSON(p *pulls.Plan) jsonPlan {
 
 // pull returns the download that the path of a request names.
 func (a *API) pull(r *http.Request) (*pulls.Pull, error) {
-	p, err := a.puller()
-	if err != nil {
-		return nil, err
-	}
-	d, ok := p.Pull(r.PathValue("id"))
+	d, ok := a.Pulls.Pull(r.PathValue("id"))
 	if !ok {
-		return nil, notFound("no such download")
+		return nil, api.NotFoundf("no such download")
 	}
 	return d, nil
 }
@@ -195,7 +159,7 @@ func (a *API) pullEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return streamEvents(w, r, "download", d.Watch, func(_ context.Context, s pulls.Status) string {
+	return follow(w, r, "download", d.Watch, func(_ context.Context, s pulls.Status) string {
 		kind := "progress"
 		if s.State.Ended() {
 			kind = string(s.State)

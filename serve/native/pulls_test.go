@@ -46,9 +46,9 @@ func TestPulls(t *testing.T) {
 	s, h := servePulls(t, "")
 	release, _ := h.Hold()
 	var list struct {
-		Allowed bool           `json:"allowed"`
-		Models  []jsonPullable `json:"models"`
-		Pulls   []jsonPull     `json:"pulls"`
+		Allowed bool          `json:"allowed"`
+		Models  []pulls.Model `json:"models"`
+		Pulls   []jsonPull    `json:"pulls"`
 	}
 	s.call("GET", "/api/v1/pulls", "", 200, &list)
 	if !list.Allowed || len(list.Models) != 2 || len(list.Pulls) != 0 ||
@@ -135,9 +135,9 @@ func (s *service) followPull(path string, done func(jsonPull) bool) (all []jsonP
 func TestPullsRefused(t *testing.T) {
 	s, h := servePulls(t, "ask the administrator")
 	var list struct {
-		Allowed bool           `json:"allowed"`
-		Reason  string         `json:"reason"`
-		Models  []jsonPullable `json:"models"`
+		Allowed bool          `json:"allowed"`
+		Reason  string        `json:"reason"`
+		Models  []pulls.Model `json:"models"`
 	}
 	s.call("GET", "/api/v1/pulls", "", 200, &list)
 	if list.Allowed || list.Reason != "ask the administrator" || list.Models[0].Command != "gomflux pull mine" {

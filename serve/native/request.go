@@ -18,6 +18,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
@@ -112,8 +113,8 @@ func (a *API) readRequest(r *http.Request) (engine.Request, error) {
 // readJSON reads a body that is a JSON object with the fields of into.
 func readJSON(r *http.Request, into any) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return &statusError{
-			status: http.StatusUnsupportedMediaType, code: "bad_request", message: "expected the content type application/json",
+		return &api.Error{
+			Status: http.StatusUnsupportedMediaType, Code: "bad_request", Message: "expected the content type application/json",
 		}
 	}
 	d := json.NewDecoder(r.Body)
@@ -123,12 +124,12 @@ func readJSON(r *http.Request, into any) error {
 			return err
 		}
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return badRequest("%s: expected %s, found JSON %s", cmp.Or(wrong.Field, "the request"), jsonKind(wrong.Type), wrong.Value)
+			return errs.Requestf("%s: expected %s, found JSON %s", cmp.Or(wrong.Field, "the request"), jsonKind(wrong.Type), wrong.Value)
 		}
-		return badRequest("the JSON of the request: %v", oserr.NoEOF(err))
+		return errs.Requestf("the JSON of the request: %v", oserr.NoEOF(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return badRequest("the JSON of the request: text after the object")
+		return errs.Requestf("the JSON of the request: text after the object")
 	}
 	return nil
 }
@@ -155,7 +156,7 @@ func jsonKind(t reflect.Type) string {
 
 func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err error) {
 	if len(j.Label) > maxLabel {
-		return q, badRequest("label: %d bytes, expected at most %d", len(j.Label), maxLabel)
+		return q, errs.Requestf("label: %d bytes, expected at most %d", len(j.Label), maxLabel)
 	}
 	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Label: j.Label, Options: gomflux.Options{
 		Prompt: j.Prompt, OriginalPrompt: j.OriginalPrompt, EnhancedBy: j.EnhancedBy, NegativePrompt: j.NegativePrompt,
@@ -175,7 +176,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	}
 	if q.Model == "" {
 		if q.Model = a.defaultModel(); q.Model == "" {
-			return q, badRequest("model is missing, and this server has no default model (see /api/v1/models)")
+			return q, errs.Requestf("model is missing, and this server has no default model (see /api/v1/models)")
 		}
 	}
 	if q.Seeds, err = j.seeds(); err != nil {
@@ -191,12 +192,12 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	}
 	if e := j.Enlarge; e != nil {
 		if q.Options.Enlarge, err = api.Enlarge(e.Upscaler, e.Scale, e.Refine); err != nil {
-			return q, badRequest("enlarge: %v", err)
+			return q, errs.Requestf("enlarge: %v", err)
 		}
 	}
 	if !j.NoLoRATags {
 		if err := api.CutLoRAs(&q, a.LoRAs, maxLoRAs); err != nil {
-			return q, badRequest("prompt: %v", err)
+			return q, errs.Requestf("prompt: %v", err)
 		}
 	}
 	if err = a.decodeAll(j, &q); err == nil {
@@ -251,24 +252,24 @@ func (a *API) check(j jsonRequest) error {
 		"height": j.Height, "width": j.Width, "steps": j.Steps, "max_sequence_length": j.MaxSequenceLength,
 	} {
 		if n < 0 {
-			return badRequest("%s %d: expected a positive number", name, n)
+			return errs.Requestf("%s %d: expected a positive number", name, n)
 		}
 	}
 	switch {
 	case j.Enhance != nil && (j.Enhance.MaxTokens < 0 || j.Enhance.MaxTokens > maxTokens):
-		return badRequest("enhance.max_tokens %d: expected at most %d", j.Enhance.MaxTokens, maxTokens)
+		return errs.Requestf("enhance.max_tokens %d: expected 0 to %d", j.Enhance.MaxTokens, maxTokens)
 	case j.Enhance != nil && len(j.Enhance.Boxes) > maxBoxes:
-		return badRequest("enhance.boxes: %d boxes, expected at most %d", len(j.Enhance.Boxes), maxBoxes)
+		return errs.Requestf("enhance.boxes: %d boxes, expected at most %d", len(j.Enhance.Boxes), maxBoxes)
 	case j.Count != nil && (*j.Count < 1 || *j.Count > maxCount):
-		return badRequest("count %d: expected 1 to %d", *j.Count, maxCount)
+		return errs.Requestf("count %d: expected 1 to %d", *j.Count, maxCount)
 	case j.Previews != nil && *j.Previews < -1:
-		return badRequest("previews %d: expected -1 (after each step), 0 (no previews) or a number", *j.Previews)
+		return errs.Requestf("previews %d: expected -1 (after each step), 0 (no previews) or a number", *j.Previews)
 	case len(j.References) > maxReferences:
-		return badRequest("%d references: expected at most %d", len(j.References), maxReferences)
+		return errs.Requestf("%d references: expected at most %d", len(j.References), maxReferences)
 	case len(j.LoRAs) > maxLoRAs:
-		return badRequest("%d loras: expected at most %d", len(j.LoRAs), maxLoRAs)
+		return errs.Requestf("%d loras: expected at most %d", len(j.LoRAs), maxLoRAs)
 	case j.Image == nil && j.ImageStrength != 0:
-		return badRequest("image_strength needs an image")
+		return errs.Requestf("image_strength needs an image")
 	}
 	return j.checkMask()
 }
@@ -279,11 +280,11 @@ func (j *jsonRequest) checkMask() error {
 	outside := func(n int) bool { return n < 0 || n > picture.MaxSide }
 	switch {
 	case e != nil && (len(e) != 4 || slices.ContainsFunc(e, outside)):
-		return badRequest("expand %v: expected four numbers of pixels, left, top, right and bottom", e)
+		return errs.Requestf("expand %v: expected four numbers of pixels, left, top, right and bottom", e)
 	case j.MaskBlur != nil && outside(*j.MaskBlur):
-		return badRequest("mask_blur %d: expected a number of pixels, 0 or more", *j.MaskBlur)
+		return errs.Requestf("mask_blur %d: expected a number of pixels, 0 or more", *j.MaskBlur)
 	case j.MaskCrop != nil && outside(*j.MaskCrop):
-		return badRequest("mask_crop %d: expected a number of pixels, 0 or more", *j.MaskCrop)
+		return errs.Requestf("mask_crop %d: expected a number of pixels, 0 or more", *j.MaskCrop)
 	}
 	return nil
 }
@@ -308,7 +309,7 @@ func (j jsonRequest) seeds() ([]uint64, error) {
 	}
 	first, err := strconv.ParseUint(string(j.Seed), 10, 64)
 	if err != nil || first > math.MaxUint64-uint64(n-1) {
-		return nil, badRequest("seed %s: expected a whole number from 0 to 2^64-%d", j.Seed, n)
+		return nil, errs.Requestf("seed %s: expected a whole number from 0 to 2^64-%d", j.Seed, n)
 	}
 	return api.Seeds(&first, n), nil
 }
@@ -317,7 +318,7 @@ func (j jsonRequest) seeds() ([]uint64, error) {
 func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 	for i, l := range asked {
 		if l.Path == "" {
-			return nil, badRequest("loras[%d].path is missing", i)
+			return nil, errs.Requestf("loras[%d].path is missing", i)
 		}
 		scale := 1.0
 		if l.Scale != nil {
@@ -338,20 +339,20 @@ func decode(field, name string, j jsonImage, pixels *int) (*picture.Picture, pic
 	if _, data, ok := api.CutDataURL(text); ok {
 		text = data
 	} else if strings.HasPrefix(text, "data:") {
-		return nil, none, badRequest("%s.data: expected a data URL with base64", field)
+		return nil, none, errs.Requestf("%s.data: expected a data URL with base64", field)
 	} else if strings.Contains(text, "://") {
-		return nil, none, badRequest("%s.data: expected base64 or a data URL, since this server opens no other URLs", field)
+		return nil, none, errs.Requestf("%s.data: expected base64 or a data URL, since this server opens no other URLs", field)
 	}
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		return nil, none, badRequest("%s.data: invalid base64", field)
+		return nil, none, errs.Requestf("%s.data: invalid base64", field)
 	}
 	pic, err := api.DecodeImage(data, pixels)
 	if large, ok := errors.AsType[*api.SizeError](err); ok {
-		return nil, none, badRequest("%s: %dx%d is too large for this server", field, large.Width, large.Height)
+		return nil, none, errs.Requestf("%s: %dx%d is too large for this server", field, large.Width, large.Height)
 	}
 	if err != nil {
-		return nil, none, badRequest("%s: %v", field, err)
+		return nil, none, errs.Requestf("%s: %v", field, err)
 	}
 	if base := path.Base(strings.ToValidUTF8(j.Name, "")); j.Name != "" && base != "/" && len(base) <= 255 {
 		name = base

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -20,7 +21,7 @@ func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
 	return a.write(w, r, func(q *engine.Request) error {
 		o := q.Options
 		if o.Image == nil {
-			return badRequest("image is missing")
+			return errs.Requestf("image is missing")
 		}
 		q.Options = gomflux.Options{Prompt: o.Prompt}
 		q.Messages = gomflux.Question(o.Image, o.Prompt)

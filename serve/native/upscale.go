@@ -2,11 +2,14 @@ package native
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"image"
 	"net/http"
 	"strconv"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
@@ -22,12 +25,12 @@ func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	u, err := api.FindUpscaler(q.Get("upscaler"))
 	if err != nil {
-		return badRequest("%v", err)
+		return errs.Requestf("%v", err)
 	}
 	var o gomflux.UpscaleOptions
 	if text := q.Get("scale"); text != "" {
 		if o.Scale, err = strconv.ParseFloat(text, 64); err != nil || !(o.Scale >= 1) {
-			return badRequest("scale %q: expected a number, 1 or more", text)
+			return errs.Requestf("scale %q: expected a number, 1 or more", text)
 		}
 	}
 	var body bytes.Buffer
@@ -37,7 +40,7 @@ func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	left := api.InputPixels(a.MaxPixels)
 	decoded, err := api.DecodeImage(body.Bytes(), &left)
 	if err != nil {
-		return badRequest("%v", err)
+		return errs.Requestf("%v", err)
 	}
 	var img image.Image
 	j, err := a.engine.Submit(r.Context(), engine.Request{Client: engine.Client(r.Context()), Upscale: &engine.Upscaling{
@@ -49,14 +52,10 @@ func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	}
 	a.announce()
 	defer j.Cancel()
-	for range j.Events(r.Context(), 0) { // waits
-	}
-	switch s := j.Status(); s.State {
-	case engine.Done:
-	case engine.Failed:
-		return s.Err
-	default:
-		return &statusError{status: http.StatusServiceUnavailable, code: "canceled", message: "the job was canceled"}
+	if err := j.Wait(r.Context()); errors.Is(err, context.Canceled) {
+		return &api.Error{Status: http.StatusServiceUnavailable, Code: "canceled", Message: "the job was canceled"}
+	} else if err != nil {
+		return err
 	}
 	var settings *picture.Settings
 	if found, err := picture.ReadSettings(bytes.NewReader(body.Bytes())); err == nil {
@@ -73,6 +72,6 @@ func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "image/png")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, err = w.Write(b.Bytes())
-	return ignored(err)
+	w.Write(b.Bytes()) // if it fails, the client is gone
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -29,7 +30,7 @@ func TestUpscale(t *testing.T) {
 	}
 	e := engine.New(engine.Config{Keep: time.Hour})
 	defer e.Close(t.Context())
-	s.api = New(e, s.api.Config)
+	s.api = New(api.Adapted{Engine: e}, s.api.Config)
 	s.call("GET", "/api/v1/upscalers", "", 200, &list)
 	if n := len(list.Upscalers); n == 0 || list.Upscalers[n-1].Name != "lanczos" || list.Upscalers[n-1].Scale != 8 {
 		t.Errorf("upscalers %v", list)

@@ -113,7 +113,9 @@ func (h *Handler) answer(r *http.Request, req *request, pictures []*engine.Pictu
 		a.Size = sizeText(p.Result.Image)
 		one := imageData{Seed: p.Seed}
 		if req.url {
-			one.URL = h.baseURL(r) + "/v1/files/" + h.files.add(data, req.format)
+			name := engine.NewID() + "." + req.format
+			h.files.Put(name, data)
+			one.URL = h.baseURL(r) + "/v1/files/" + name
 		} else {
 			one.B64JSON = base64.StdEncoding.EncodeToString(data)
 		}

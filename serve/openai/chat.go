@@ -1,10 +1,8 @@
 package openai
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"regexp"
@@ -27,15 +25,6 @@ const (
 )
 
 const messagesField = "messages"
-
-// A chatRequest is a request for a chat completion. Fields that have no effect here are ignored, since chat
-// clients send many.
-type chatRequest struct {
-	job          engine.Request
-	stream       bool
-	includeUsage bool
-	warning      string
-}
 
 // A completion is OpenAI's ChatCompletion or, in a stream, ChatCompletionChunk.
 type completion struct {
@@ -66,34 +55,46 @@ type chatUsage struct {
 	TotalTokens      int `json:"total_tokens"`
 }
 
-// chat answers a conversation. The job is canceled when the client goes away.
-func (h *Handler) chat(w http.ResponseWriter, r *http.Request) {
-	req, err := h.chatRequest(w, r)
+// chat answers a conversation. Fields that have no effect here are ignored, since chat clients send many.
+func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
+	f, err := h.read(w, r, h.config.MaxBody, false, nil)
 	if err != nil {
-		writeError(w, err)
-		return
+		return err
 	}
-	job, ok := h.submit(w, r, req.job)
-	if !ok {
-		return
+	x, err := h.chatRequest(f)
+	if err != nil {
+		return err
 	}
-	defer job.Cancel() // no effect on a job that has ended
-	if req.warning != "" {
-		w.Header().Set("X-Gomflux-Warning", ascii(req.warning))
+	var options struct {
+		Usage bool `json:"include_usage"`
 	}
-	c := completion{ID: "chatcmpl-" + engine.NewID(), Object: "chat.completion", Created: h.config.Now().Unix(), Model: req.job.Model}
-	if req.stream {
-		c.Object += ".chunk"
-		h.streamChat(w, r, req, job, c)
-		return
+	_ = json.Unmarshal([]byte(f.values["stream_options"].text), &options) // false if it fails
+	c := completion{ID: "chatcmpl-" + engine.NewID(), Object: "chat.completion", Created: h.config.Now().Unix(), Model: x.job.Model}
+	role := "assistant"
+	chunk := func(s *api.Stream, text, finish *string) error {
+		c.Object, c.Choices = "chat.completion.chunk", []chatChoice{{Delta: &chatMessage{role, text}, FinishReason: finish}}
+		role = "" // only the first one has it
+		return s.Event("", c)
 	}
-	if !wait(w, r, job) {
-		return
+	event := func(s *api.Stream, e engine.Event) error {
+		switch a := e.Status.Answer; {
+		case e.Kind == engine.EventText && !e.Thinking:
+			return chunk(s, &e.Text, nil)
+		case e.Kind == engine.EventWritten:
+			if err := chunk(s, nil, finishReason(a)); err != nil || !options.Usage {
+				return err
+			}
+			c.Choices, c.Usage = []chatChoice{}, usageOfText(a)
+			return s.Event("", c)
+		}
+		return ended(s, e)
 	}
-	a := job.Status().Answer
-	c.Choices = []chatChoice{{Message: &chatMessage{"assistant", &a.Text}, FinishReason: finishReason(a)}}
-	c.Usage = usageOfText(a)
-	writeJSON(w, http.StatusOK, c)
+	return h.run(w, r, x, event, func(job api.Job) (any, error) {
+		a := job.Status().Answer
+		c.Choices = []chatChoice{{Message: &chatMessage{role, &a.Text}, FinishReason: finishReason(a)}}
+		c.Usage = usageOfText(a)
+		return c, nil
+	})
 }
 
 func finishReason(a *gomflux.Answer) *string {
@@ -108,60 +109,28 @@ func usageOfText(a *gomflux.Answer) *chatUsage {
 	return &chatUsage{a.PromptTokens, a.Tokens, a.PromptTokens + a.Tokens}
 }
 
-// streamChat answers with the text as it is written.
-func (h *Handler) streamChat(w http.ResponseWriter, r *http.Request, req *chatRequest, job Job, c completion) {
-	chunk := func(s *stream, role string, text *string, finish *string) error {
-		c.Choices = []chatChoice{{Delta: &chatMessage{role, text}, FinishReason: finish}}
-		return s.sendJSON("", c)
-	}
-	role := "assistant"
-	h.follow(w, r, job, func(s *stream, e engine.Event) (done bool, err error) {
-		switch a := e.Status.Answer; {
-		case e.Kind == engine.EventText && !e.Thinking:
-			err = chunk(s, role, &e.Text, nil)
-			role = ""
-		case e.Kind == engine.EventWritten:
-			if err = chunk(s, role, nil, finishReason(a)); err == nil && req.includeUsage {
-				c.Choices, c.Usage = []chatChoice{}, usageOfText(a)
-				err = s.sendJSON("", c)
-			}
-		default:
-			return ended(s, e)
-		}
-		return false, err
-	})
-}
-
 // chatRequest reads a request.
-func (h *Handler) chatRequest(w http.ResponseWriter, r *http.Request) (*chatRequest, error) {
-	f, err := h.read(w, r, h.config.MaxBody, func(body io.Reader, kind, _ string) (*form, error) {
-		return readFields(body, kind, "application/json", nil)
-	})
-	if err != nil {
-		return nil, err
-	}
-	req := &chatRequest{}
-	if err := req.parseOptions(f.fields); err != nil {
-		return nil, err
-	}
-	raw, ok := f.fields[messagesField]
-	if !ok {
+func (h *Handler) chatRequest(f *form) (*exchange, error) {
+	x := &exchange{stream: f.bool("stream")}
+	x.job.Language = chatOptions(f)
+	name := f.string("model")
+	raw, ok := f.take(messagesField)
+	switch {
+	case f.err != nil:
+		return nil, f.err
+	case !ok:
 		return nil, invalid(messagesField, "is missing")
 	}
-	delete(f.fields, messagesField)
-	if req.job.Messages, err = f.messages(raw.text); err != nil {
+	var err error
+	if x.job.Messages, err = f.messages(raw.text); err != nil {
 		return nil, err
 	}
-	name, err := f.fields.string("model")
-	if err != nil {
-		return nil, err
-	}
-	if err := req.chooseModel(h.engine.Models(), name, len(f.images) > 0); err != nil {
+	if err := x.chooseModel(h.engine.Models(), name, len(f.images) > 0); err != nil {
 		return nil, err
 	}
 	images, _, err := f.decode(h.config.MaxInputPixels)
-	placeImages(req.job.Messages, images)
-	return req, err
+	placeImages(x.job.Messages, images)
+	return x, err
 }
 
 // placeImages gives the parts of messages that are no text their images, in order.
@@ -180,14 +149,14 @@ var theirChat = regexp.MustCompile(`^(gpt-|chatgpt-|o\d)`)
 
 // chooseModel chooses the model of a name. The names of OpenAI's models, and no name, stand for the default
 // model, or for the first one that can answer.
-func (r *chatRequest) chooseModel(models []engine.ModelInfo, name string, sees bool) error {
+func (x *exchange) chooseModel(models []engine.ModelInfo, name string, sees bool) error {
 	if name != "" && !theirChat.MatchString(name) {
 		m, err := onlyWriter(models, name), error(nil)
 		if m == nil {
 			m, _, err = named(models, name, false)
 		}
 		if err == nil {
-			r.job.Model = m.Name
+			x.job.Model = m.Name
 		}
 		return err
 	}
@@ -195,8 +164,8 @@ func (r *chatRequest) chooseModel(models []engine.ModelInfo, name string, sees b
 	if !ok {
 		return unknownModel("no model of this server has a language model%s", map[bool]string{true: " that sees images"}[sees])
 	}
-	if r.job.Model = m; name != "" {
-		r.warning = m + " was used, since " + name + " is a model of OpenAI"
+	if x.job.Model = m; name != "" {
+		x.warnings = append(x.warnings, m+" was used, since "+name+" is a model of OpenAI")
 	}
 	return nil
 }
@@ -209,85 +178,49 @@ func onlyWriter(models []engine.ModelInfo, name string) *engine.ModelInfo {
 	return nil
 }
 
-// parseOptions reads the options of the answer.
-func (r *chatRequest) parseOptions(f fields) (err error) {
+// chatOptions reads the options of the answer.
+func chatOptions(f *form) *gomflux.LanguageOptions {
+	const most = 1 << 30
 	s := &gomflux.Sampling{Temperature: usualTemperature, TopP: usualTopP}
+	o := &gomflux.LanguageOptions{Sampling: s, Seed: uint64(rand.Uint32()), MaxTokens: usualTokens}
 	for name, to := range map[string]*float64{
 		"temperature": &s.Temperature, "top_p": &s.TopP, "min_p": &s.MinP, "repetition_penalty": &s.RepetitionPenalty,
 		"presence_penalty": &s.PresencePenalty, "frequency_penalty": &s.FrequencyPenalty,
 	} {
-		v, ok, err := f.float(name)
-		if err != nil {
-			return err
-		}
-		if ok {
+		if v, ok := f.float(name); ok {
 			*to = v
 		}
 	}
-	const most = 1 << 30
-	if s.TopK, _, err = f.int("top_k", -1, most); err != nil {
-		return err
-	}
-	s.TopK = max(0, s.TopK)
-	o := &gomflux.LanguageOptions{Sampling: s, Seed: uint64(rand.Uint32())}
-	r.job.Language = o
+	k, _ := f.int("top_k", -1, most)
+	s.TopK = max(0, k)
 	for _, name := range []string{"max_tokens", "max_completion_tokens"} { // the newer one counts
-		n, _, err := f.int(name, -1, most)
-		if err != nil {
-			return err
-		}
-		if n > 0 {
+		if n, _ := f.int(name, -1, most); n > 0 {
 			o.MaxTokens = min(n, maxTokens)
 		}
 	}
-	o.MaxTokens = cmp.Or(o.MaxTokens, usualTokens)
-	if v, ok := f["seed"]; ok && !strings.HasPrefix(v.text, "-") { // which is a random one for many programs
-		seed, err := f.seed("seed")
-		if err != nil {
-			return err
+	if !strings.HasPrefix(f.values["seed"].text, "-") { // which is a random one for many programs
+		if seed := f.seed("seed"); seed != nil {
+			o.Seed = *seed
 		}
-		o.Seed = *seed
 	}
-	if n, _, err := f.int("n", 1, most); err != nil {
-		return err
-	} else if n > 1 {
-		return unsupported("n", "this server writes one answer at a time (expected 1)")
+	if n, _ := f.int("n", 1, most); n > 1 {
+		f.fail(unsupported("n", "this server writes one answer at a time (expected 1)"))
 	}
-	if o.Stop, err = f.stops(); err != nil {
-		return err
+	var format struct{ Type string }
+	if v, ok := f.values["response_format"]; ok && json.Unmarshal([]byte(v.text), &format) == nil && format.Type != "text" {
+		f.fail(unsupported("response_format", "this server writes plain text (expected the type text)"))
 	}
-	if r.stream, err = f.bool("stream"); err != nil {
-		return err
+	if v, ok := f.values["stop"]; ok {
+		o.Stop = make([]string, 1)
+		if json.Unmarshal([]byte(v.text), &o.Stop[0]) != nil && json.Unmarshal([]byte(v.text), &o.Stop) != nil {
+			f.invalid("stop", "expected a string or an array of strings")
+		}
 	}
-	var format, stream struct {
-		Type  string `json:"type"`
-		Usage bool   `json:"include_usage"`
+	if len(o.Stop) > maxStops {
+		f.invalid("stop", "expected at most %d texts, found %d", maxStops, len(o.Stop))
 	}
-	if v, ok := f["response_format"]; ok && json.Unmarshal([]byte(v.text), &format) == nil && format.Type != "text" {
-		return unsupported("response_format", "this server writes plain text (expected the type text)")
-	}
-	if v, ok := f["stream_options"]; ok && json.Unmarshal([]byte(v.text), &stream) == nil {
-		r.includeUsage = stream.Usage
-	}
-	return nil
-}
-
-// stops reads the texts that end an answer.
-func (f fields) stops() (stops []string, err error) {
-	v, ok := f["stop"]
-	if !ok {
-		return nil, nil
-	}
-	var one string
-	if json.Unmarshal([]byte(v.text), &one) == nil {
-		stops = []string{one}
-	} else if json.Unmarshal([]byte(v.text), &stops) != nil {
-		return nil, invalid("stop", "expected a string or an array of strings")
-	}
-	if len(stops) > maxStops {
-		return nil, invalid("stop", "expected at most %d texts, found %d", maxStops, len(stops))
-	}
-	return slices.DeleteFunc(stops, func(s string) bool { return s == "" }), nil
+	o.Stop = slices.DeleteFunc(o.Stop, func(s string) bool { return s == "" })
+	return o
 }
 
 // messages reads the messages of a conversation, and adds their images to the form. The parts of these are
@@ -297,8 +230,8 @@ func (f *form) messages(text string) (messages []gomflux.Message, err error) {
 		Role    string          `json:"role"`
 		Content json.RawMessage `json:"content"`
 	}
-	if err := json.Unmarshal([]byte(text), &all); err != nil {
-		return nil, invalid(messagesField, "expected an array of messages: %v", err)
+	if json.Unmarshal([]byte(text), &all) != nil {
+		return nil, invalid(messagesField, "expected an array of objects with content and a role, which is a string")
 	}
 	if len(all) == 0 || len(all) > maxMessages {
 		return nil, invalid(messagesField, "expected 1 to %d messages, found %d", maxMessages, len(all))
@@ -354,11 +287,7 @@ func (f *form) parts(name string, raw json.RawMessage) (parts []gomflux.Part, er
 			if json.Unmarshal(p.Image, &image) != nil && json.Unmarshal(p.Image, &image.URL) != nil {
 				return nil, invalid(at, "image_url: expected an object with url")
 			}
-			data, err := fromURL(at+".image_url", image.URL)
-			if err != nil {
-				return nil, err
-			}
-			if err := f.add(upload{param: at, data: data}); err != nil {
+			if err := f.addURL(at+".image_url", image.URL); err != nil {
 				return nil, err
 			}
 			parts = append(parts, gomflux.Part{})

@@ -161,8 +161,11 @@ func TestChatErrors(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`: "messages: is missing", `{"messages": []}`: "expected 1 to", `{"messages": {}}`: "expected an array",
 		`{"messages": [{"role": "robot", "content": "x"}]}`: "messages[0].role", message("3"): "messages[0].content",
-		message(`[{"type": "input_audio"}]`): "messages[0].content[0].type",
-		message(`[{"type": "image_url"}]`):   "image_url", image("https://example.org/x.png"): "fetches no URLs",
+		`{"messages": [{"role": 5}]}`:            "messages: expected an array of objects",
+		`{"messages": ["x"]}`:                    "messages: expected an array of objects",
+		message(`[{"type": "text", "text": 3}]`): "messages[0].content: expected a string",
+		message(`[{"type": "input_audio"}]`):     "messages[0].content[0].type",
+		message(`[{"type": "image_url"}]`):       "image_url", image("https://example.org/x.png"): "fetches no URLs",
 		image("file:///etc/passwd"): "fetches no URLs", image("data:image/png;base64,AAAA"): "not a PNG",
 		strings.Replace(message(`"x"`), "{", `{"n": 2, `, 1):                                     "one answer",
 		strings.Replace(message(`"x"`), "{", `{"temperature": "x", `, 1):                         "temperature: expected a number",
@@ -174,7 +177,8 @@ func TestChatErrors(t *testing.T) {
 		r := postJSON(New(newFake(), testConfig()), completions, body)
 		var e struct{ Error apiError }
 		err := json.NewDecoder(r.Body).Decode(&e)
-		if err != nil || r.StatusCode/100 != 4 || !strings.Contains(e.Error.Message, want) || e.Error.Type != typeRequest {
+		if err != nil || r.StatusCode/100 != 4 || !strings.Contains(e.Error.Message, want) ||
+			strings.Contains(e.Error.Message, "\n") || e.Error.Type != typeRequest {
 			t.Errorf("%s: status %d, %+v, %v", body, r.StatusCode, e, err)
 		}
 	}

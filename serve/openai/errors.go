@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -31,7 +29,6 @@ type apiError struct {
 
 	status int
 	retry  time.Duration // after which it may be worth trying again, 0 if it is not
-	allow  string        // the methods of a route, for status 405
 }
 
 func (e *apiError) Error() string { return e.Message }
@@ -39,6 +36,9 @@ func (e *apiError) Error() string { return e.Message }
 // failure returns an error about the request as a whole.
 func failure(status int, code, format string, args ...any) *apiError {
 	e := &apiError{Message: fmt.Sprintf(format, args...), Type: typeRequest, status: status}
+	if status >= http.StatusInternalServerError && status != http.StatusNotImplemented {
+		e.Type = typeServer
+	}
 	if code != "" {
 		e.Code = &code
 	}
@@ -60,58 +60,47 @@ func unsupported(param, format string, args ...any) *apiError {
 	return e
 }
 
-// busy returns an error about a limit of the server.
-func busy(retry time.Duration, message string) *apiError {
-	e := failure(http.StatusTooManyRequests, "rate_limit_exceeded", "%s", message)
-	e.Type, e.retry = typeRate, max(retry, time.Second) // 0 stands for none
-	return e
-}
-
 // params are the fields that errors of gomflux about options are about, by how they begin.
-var params = []struct{ prefix, param string }{
+var params = []param{
 	{"size ", "size"}, {"height ", "size"}, {"width ", "size"}, {"an image of ", "size"},
 	{"image strength ", "strength"}, {"guidance ", "guidance"}, {"steps ", "steps"},
 	{"negative prompt", "negative_prompt"}, {"temperature ", "temperature"}, {"top_p ", "top_p"}, {"top_k ", "top_k"}, {"min_p ", "min_p"},
-	{"presence_penalty ", "presence_penalty"}, {"frequency_penalty ", "frequency_penalty"},
+	{"presence_penalty ", "presence_penalty"}, {"repetition_penalty ", "repetition_penalty"},
+	{"frequency_penalty ", "frequency_penalty"},
+	{"the language model of ", messagesField}, {"the prompt has ", messagesField}, // in chats
 	{"unknown scheduler ", "scheduler"}, {"scheduler ", "scheduler"}, {"prompt", "prompt"}, {"LoRA ", "loras"},
+}
+
+type param struct{ prefix, name string }
+
+// engineCodes are those of errors of the engine, by status.
+var engineCodes = map[int]string{
+	http.StatusBadRequest: "invalid_value", http.StatusNotFound: "model_not_found", http.StatusRequestEntityTooLarge: "request_too_large",
+	http.StatusTooManyRequests: "rate_limit_exceeded", http.StatusServiceUnavailable: "server_shutting_down",
+	http.StatusInternalServerError: "internal_error",
 }
 
 // publicError returns the error that is sent for any error.
 func publicError(err error) *apiError {
-	var sent *apiError
-	var full *engine.FullError
-	var large *http.MaxBytesError
-	var weights *gomflux.LoRAError
-	switch {
-	case errors.As(err, &sent):
+	if sent, ok := errors.AsType[*apiError](err); ok {
 		return sent
-	case errors.As(err, &full):
-		return busy(full.Retry, err.Error())
-	case errors.As(err, &large):
-		return failure(http.StatusRequestEntityTooLarge, "request_too_large",
-			"the request is larger than %d bytes (send fewer or smaller images)", large.Limit)
-	case errors.Is(err, engine.ErrClosed):
-		e := failure(http.StatusServiceUnavailable, "server_shutting_down", "%v", err)
-		e.Type, e.retry = typeServer, 5*time.Second
-		return e
-	case errors.Is(err, gomflux.ErrNotFound):
-		return failure(http.StatusNotFound, "model_not_found", "%v", err)
-	case errors.Is(err, gomflux.ErrRequest), errors.As(err, &weights):
-		e := failure(http.StatusBadRequest, "invalid_value", "%v", err)
-		for _, p := range params {
-			if strings.HasPrefix(e.Message, p.prefix) {
-				e.Param = &p.param
-				break
-			}
-		}
-		return e
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		e := failure(http.StatusServiceUnavailable, "canceled", "the job was canceled")
-		e.Type = typeServer
-		return e
 	}
-	e := failure(http.StatusInternalServerError, "internal_error", "%v", err)
-	e.Type = typeServer
+	status := api.Status(err)
+	e := failure(status, engineCodes[status], "%v", err)
+	switch full, large := (*engine.FullError)(nil), (*http.MaxBytesError)(nil); {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		e = failure(http.StatusServiceUnavailable, "canceled", "the job was canceled")
+	case errors.As(err, &full):
+		e.Type, e.retry = typeRate, max(full.Retry, time.Second) // 0 stands for none
+	case errors.As(err, &large):
+		e.Message = fmt.Sprintf("the request is larger than %d bytes (send fewer or smaller images)", large.Limit)
+	case status == http.StatusServiceUnavailable:
+		e.retry = 5 * time.Second
+	case status == http.StatusBadRequest:
+		if i := slices.IndexFunc(params, func(p param) bool { return strings.HasPrefix(e.Message, p.prefix) }); i >= 0 {
+			e.Param = &params[i].name
+		}
+	}
 	return e
 }
 
@@ -125,10 +114,7 @@ func writeError(w http.ResponseWriter, err error) {
 		// OpenAI's clients repeat requests that fail in this way, unless they are told not to
 		h.Set("X-Should-Retry", "false")
 	}
-	if e.allow != "" {
-		h.Set("Allow", e.allow)
-	}
-	writeJSON(w, e.status, errorBody{e})
+	api.WriteJSON(w, e.status, errorBody{e})
 }
 
 // codes are those of errors that the server finds, by status.
@@ -139,27 +125,9 @@ var codes = map[int]string{
 
 // WriteError writes an error that the server found before a request reached its handler.
 func WriteError(w http.ResponseWriter, status int, message string) {
-	e := failure(status, codes[status], "%s", message)
-	if status >= http.StatusInternalServerError {
-		e.Type = typeServer
-	}
-	writeError(w, e)
+	writeError(w, failure(status, codes[status], "%s", message))
 }
 
 type errorBody struct {
 	Error *apiError `json:"error"`
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	body, err := plainjson.Marshal(v, "")
-	if err != nil {
-		status, body = http.StatusInternalServerError, []byte(`{"error":{"message":"encoding the answer failed"}}`)
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Length", strconv.Itoa(len(body)+1))
-	w.WriteHeader(status)
-	w.Write(append(body, '\n')) // a client that went away is no error of the server
 }

@@ -2,11 +2,13 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,32 +41,61 @@ type value struct {
 
 // fields are the values of a request, by name. Fields that are null or, in a form, empty are left out,
 // except for an empty prompt.
-type fields map[string]value
+type fields struct {
+	values map[string]value
+	err    error // the first one of reading a value
+}
 
-// parseJSON reads the fields of a JSON object.
-// check, if set, returns an error for a name that is not known.
-func parseJSON(data []byte, check func(name string) error) (fields, error) {
+// fail notes an error.
+func (f *fields) fail(err error) {
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+// invalid notes an error about the value of a field.
+func (f *fields) invalid(param, format string, args ...any) { f.fail(invalid(param, format, args...)) }
+
+// has reports whether a field is there.
+func (f *fields) has(name string) bool { _, ok := f.values[name]; return ok }
+
+// take removes a field.
+func (f *fields) take(name string) (value, bool) {
+	v, ok := f.values[name]
+	delete(f.values, name)
+	return v, ok
+}
+
+// parseJSON reads the fields of a JSON object. check, if set, returns an error for a name that is not known.
+func parseJSON(body io.Reader, check func(name string) error) (*form, error) {
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return nil, broken(err)
+	}
 	var members map[string]json.RawMessage
 	d := json.NewDecoder(bytes.NewReader(data))
-	if err := d.Decode(&members); err != nil {
-		var kind *json.UnmarshalTypeError
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil, failure(400, "invalid_json", "the body is empty: expected a JSON object")
-		case errors.As(err, &kind):
-			return nil, failure(400, "invalid_json", "expected a JSON object, found %s", kind.Value)
-		case errors.Is(err, io.ErrUnexpectedEOF):
-			return nil, failure(400, "invalid_json", "the JSON ends too early")
+	var kind *json.UnmarshalTypeError
+	problem := ""
+	switch err := d.Decode(&members); {
+	case err == io.EOF:
+		problem = "the body is empty: expected a JSON object"
+	case errors.As(err, &kind):
+		problem = "expected a JSON object, found " + kind.Value
+	case err == io.ErrUnexpectedEOF:
+		problem = "the JSON ends too early"
+	case err != nil:
+		problem = fmt.Sprintf("the body is not JSON: %v", err)
+	case members == nil:
+		problem = "expected a JSON object, found null"
+	default:
+		if _, err := d.Token(); err != io.EOF {
+			problem = "expected one JSON object, found more after it"
 		}
-		return nil, failure(400, "invalid_json", "the body is not JSON: %v", err)
 	}
-	if members == nil {
-		return nil, failure(400, "invalid_json", "expected a JSON object, found null")
+	if problem != "" {
+		return nil, failure(http.StatusBadRequest, "invalid_json", "%s", problem)
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, failure(400, "invalid_json", "expected one JSON object, found more after it")
-	}
-	f := fields{}
+	f := &form{fields: fields{values: map[string]value{}}}
 	for name, raw := range members {
 		if check != nil {
 			if err := check(name); err != nil {
@@ -72,7 +103,7 @@ func parseJSON(data []byte, check func(name string) error) (fields, error) {
 			}
 		}
 		if string(raw) != "null" {
-			f[name] = value{text: string(raw)}
+			f.values[name] = value{text: string(raw)}
 		}
 	}
 	return f, nil
@@ -114,44 +145,44 @@ func kindOf(raw string) string {
 	return "a number"
 }
 
-// string returns the text of a field, "" without one.
-func (f fields) string(name string) (string, error) {
-	v, ok := f[name]
-	if !ok {
-		return "", nil
+// found describes the value of a field in an error.
+func (v value) found() string {
+	if v.form {
+		return quoted(v.text)
 	}
-	text := v.text
-	if !v.form {
-		if text[0] != '"' {
-			return "", invalid(name, "expected a string, found %s", kindOf(v.text))
-		}
-		if err := json.Unmarshal([]byte(v.text), &text); err != nil {
-			return "", invalid(name, "%v", err)
-		}
-	}
-	switch {
-	case !utf8.ValidString(text):
-		return "", invalid(name, "is not valid UTF-8")
-	case strings.ContainsRune(text, 0):
-		return "", invalid(name, "contains a NUL character")
-	}
-	return text, nil
+	return kindOf(v.text)
 }
 
-// number returns the text of a number. It reports whether the field is there.
-func (f fields) number(name, expected string) (string, bool, error) {
-	v, ok := f[name]
-	if !ok {
-		return "", false, nil
-	}
-	text := strings.TrimSpace(v.text)
-	if !strings.HasPrefix(text, "-") && (text == "" || text[0] < '0' || text[0] > '9') || !json.Valid([]byte(text)) {
-		if v.form {
-			return "", false, invalid(name, "expected %s, found %s", expected, quoted(v.text))
+// string returns the text of a field, "" without one.
+func (f *fields) string(name string) string {
+	v, ok := f.values[name]
+	text := v.text
+	if ok && !v.form {
+		if v.text[0] != '"' {
+			f.invalid(name, "expected a string, found %s", v.found())
+			return ""
 		}
-		return "", false, invalid(name, "expected %s, found %s", expected, kindOf(v.text))
+		if err := json.Unmarshal([]byte(v.text), &text); err != nil {
+			f.invalid(name, "%v", err)
+		}
 	}
-	return text, true, nil
+	if !utf8.ValidString(text) {
+		f.invalid(name, "is not valid UTF-8")
+	} else if strings.ContainsRune(text, 0) {
+		f.invalid(name, "contains a NUL character")
+	}
+	return text
+}
+
+// number returns the text of a number, and whether the field is one.
+func (f *fields) number(name, expected string) (string, bool) {
+	v, ok := f.values[name]
+	text := strings.TrimSpace(v.text)
+	if ok && (!strings.HasPrefix(text, "-") && (text == "" || text[0] < '0' || text[0] > '9') || !json.Valid([]byte(text))) {
+		f.invalid(name, "expected %s, found %s", expected, v.found())
+		return "", false
+	}
+	return text, ok
 }
 
 // quoted returns the beginning of a text for an error.
@@ -163,90 +194,76 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// int returns a whole number. It reports whether the field is there.
-func (f fields) int(name string, least, most int) (int, bool, error) {
+// int returns a whole number, and whether the field is there.
+func (f *fields) int(name string, least, most int) (int, bool) {
 	expected := fmt.Sprintf("a whole number from %d to %d", least, most)
-	text, ok, err := f.number(name, expected)
-	if !ok || err != nil {
-		return 0, false, err
+	text, ok := f.number(name, expected)
+	if !ok {
+		return 0, false
 	}
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || v != math.Trunc(v) || v < float64(least) || v > float64(most) {
-		return 0, false, invalid(name, "expected %s, found %s", expected, text)
+		f.invalid(name, "expected %s, found %s", expected, text)
 	}
-	return int(v), true, nil
+	return int(v), true
 }
 
-// float returns a finite number. It reports whether the field is there.
-func (f fields) float(name string) (float64, bool, error) {
-	text, ok, err := f.number(name, "a number")
-	if !ok || err != nil {
-		return 0, false, err
+// float returns a finite number, and whether the field is there.
+func (f *fields) float(name string) (float64, bool) {
+	text, ok := f.number(name, "a number")
+	if !ok {
+		return 0, false
 	}
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, false, invalid(name, "expected a number, found %s", text)
+		f.invalid(name, "expected a number, found %s", text)
 	}
-	return v, true, nil
+	return v, true
 }
 
 // seed returns a seed, nil without one.
-func (f fields) seed(name string) (*uint64, error) {
+func (f *fields) seed(name string) *uint64 {
 	const expected = "a whole number from 0 to 18446744073709551615 (leave it out for a random seed)"
-	text, ok, err := f.number(name, expected)
-	if !ok || err != nil {
-		return nil, err
+	text, ok := f.number(name, expected)
+	if !ok {
+		return nil
 	}
 	v, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return nil, invalid(name, "expected %s, found %s", expected, text)
+		f.invalid(name, "expected %s, found %s", expected, text)
 	}
-	return &v, nil
+	return &v
 }
 
 // bool returns a boolean, false without one.
-func (f fields) bool(name string) (bool, error) {
-	v, ok := f[name]
-	if !ok {
-		return false, nil
-	}
+func (f *fields) bool(name string) bool {
+	v, ok := f.values[name]
 	text := v.text
 	if v.form { // Python's clients write True
 		text = strings.ToLower(strings.TrimSpace(text))
 	}
-	switch text {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
+	if ok && text != "true" && text != "false" {
+		f.invalid(name, "expected true or false, found %s", v.found())
 	}
-	if v.form {
-		return false, invalid(name, "expected true or false, found %s", quoted(v.text))
-	}
-	return false, invalid(name, "expected true or false, found %s", kindOf(v.text))
+	return text == "true"
 }
 
 // word returns a field that has one of a few values, the first of them without one.
-func (f fields) word(name string, words ...string) (string, error) {
-	text, err := f.string(name)
-	if err != nil || text == "" {
-		return words[0], err
-	}
+func (f *fields) word(name string, words ...string) string {
+	text := cmp.Or(f.string(name), words[0])
 	if !slices.Contains(words, text) {
-		return "", invalid(name, "expected %s, found %s", strings.Join(words, ", "), quoted(text))
+		f.invalid(name, "expected %s, found %s", strings.Join(words, ", "), quoted(text))
 	}
-	return text, nil
+	return text
 }
 
-// either returns the name of a field that has two, and an error if both are there.
-func (f fields) either(name, other string) (string, error) {
-	_, first := f[name]
-	_, second := f[other]
+// either returns the name of a field that has two.
+func (f *fields) either(name, other string) string {
 	switch {
-	case first && second:
-		return "", invalid(other, "is the same as %s: give one of them", name)
-	case second:
-		return other, nil
+	case !f.has(other):
+		return name
+	case f.has(name):
+		f.invalid(other, "is the same as %s: give one of them", name)
 	}
-	return name, nil
+	return other
 }

@@ -5,39 +5,27 @@ import (
 	"path"
 	"strconv"
 	"strings"
-
-	"github.com/gomflux/gomflux/serve/api"
-	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // maxFiles limits the bytes of all images that are kept under URLs.
 const maxFiles = 256 << 20
 
-// files keeps images under unguessable names for a while. Knowing the name is the permission to
-// read the image.
-type files struct{ api.Files }
-
-// add keeps an image and returns its name. The oldest images make room for it.
-func (f *files) add(data []byte, format string) string {
-	name := engine.NewID() + "." + format
-	f.Put(name, data)
-	return name
-}
-
-func (f *files) serve(w http.ResponseWriter, r *http.Request) {
+// serveFile serves an image, which is kept under an unguessable name for a while. Knowing the name is the
+// permission to read it.
+func (h *Handler) serveFile(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	data := f.Get(name)
+	data := h.files.Get(name)
 	if data == nil {
-		writeError(w, failure(http.StatusNotFound, "not_found", "there is no such image, or it was kept long enough"))
-		return
+		return failure(http.StatusNotFound, "not_found", "there is no such image, or it was kept long enough")
 	}
-	h := w.Header()
-	h.Set("Content-Type", "image/"+strings.TrimPrefix(path.Ext(name), "."))
-	h.Set("Content-Length", strconv.Itoa(len(data)))
-	h.Set("Cache-Control", "private, no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	head := w.Header()
+	head.Set("Content-Type", "image/"+strings.TrimPrefix(path.Ext(name), "."))
+	head.Set("Content-Length", strconv.Itoa(len(data)))
+	head.Set("Cache-Control", "private, no-store")
+	head.Set("X-Content-Type-Options", "nosniff")
+	head.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	if r.Method != http.MethodHead {
 		w.Write(data) // a client that went away is no error of the server
 	}
+	return nil
 }

@@ -42,17 +42,23 @@ type upload struct {
 
 // A form has the fields, the images and the mask of a request.
 type form struct {
-	fields fields
+	fields
 	images []upload
 	mask   *upload // nil without one
 }
 
+// add adds an image, or the mask.
 func (f *form) add(u upload) error {
 	switch {
-	case len(f.images) == maxImages:
-		return invalid(u.param, "expected at most %d images", maxImages)
+	case u.param == maskField && f.mask != nil:
+		return invalid(maskField, "is there twice")
 	case len(u.data) == 0:
 		return invalid(u.param, "the image file is empty")
+	case u.param == maskField:
+		f.mask = &u
+		return nil
+	case len(f.images) == maxImages:
+		return invalid(u.param, "expected at most %d images", maxImages)
 	}
 	f.images = append(f.images, u)
 	return nil
@@ -64,18 +70,6 @@ const (
 	promptField = "prompt"
 )
 
-// addMask sets the mask.
-func (f *form) addMask(u upload) error {
-	switch {
-	case f.mask != nil:
-		return invalid(maskField, "is there twice")
-	case len(u.data) == 0:
-		return invalid(maskField, "the image file is empty")
-	}
-	f.mask = &u
-	return nil
-}
-
 // errMarkup refuses images that show what to change.
 func errMarkup() error {
 	return unsupported(markupField, "no model of this server takes it (use mask, or describe in the prompt which part to change)")
@@ -85,8 +79,11 @@ func errMarkup() error {
 var imageField = regexp.MustCompile(`^image(\[\d{0,4}\])?$`)
 
 // parseForm reads a multipart form.
-func parseForm(r *multipart.Reader) (*form, error) {
-	f := &form{fields: fields{}}
+func parseForm(body io.Reader, boundary string) (*form, error) {
+	if boundary == "" {
+		return nil, failure(400, "invalid_form", "Content-Type multipart/form-data: the boundary is missing")
+	}
+	r, f := multipart.NewReader(body, boundary), &form{fields: fields{values: map[string]value{}}}
 	var loras loraParts
 	for parts := 0; ; parts++ {
 		part, err := r.NextRawPart()
@@ -103,10 +100,8 @@ func parseForm(r *multipart.Reader) (*form, error) {
 		switch {
 		case name == markupField:
 			return nil, errMarkup()
-		case name == maskField:
-			err = addPart(part, f.addMask)
-		case imageField.MatchString(name):
-			err = addPart(part, f.add)
+		case name == maskField, imageField.MatchString(name):
+			err = f.addPart(part)
 		default:
 			err = f.addText(part, name, &loras)
 		}
@@ -114,7 +109,7 @@ func parseForm(r *multipart.Reader) (*form, error) {
 			return nil, err
 		}
 	}
-	return f, loras.addTo(f.fields)
+	return f, loras.addTo(f.values)
 }
 
 // broken returns the error for a body that cannot be read to its end.
@@ -135,7 +130,7 @@ func readPart(part io.Reader, limit int64) ([]byte, error) {
 }
 
 // addPart adds the image file of a part.
-func addPart(part *multipart.Part, add func(upload) error) error {
+func (f *form) addPart(part *multipart.Part) error {
 	data, err := readPart(part, maxImage)
 	if err != nil {
 		return err
@@ -149,7 +144,7 @@ func addPart(part *multipart.Part, add func(upload) error) error {
 			return err
 		}
 	}
-	return add(upload{name, part.FileName(), data})
+	return f.add(upload{name, part.FileName(), data})
 }
 
 func (f *form) addText(part *multipart.Part, name string, loras *loraParts) error {
@@ -166,11 +161,11 @@ func (f *form) addText(part *multipart.Part, name string, loras *loraParts) erro
 	if err := checkName(name, true); err != nil {
 		return err
 	}
-	if _, ok := f.fields[name]; ok {
+	if f.has(name) {
 		return invalid(name, "is there twice")
 	}
 	if len(data) > 0 || name == promptField {
-		f.fields[name] = value{string(data), true}
+		f.values[name] = value{string(data), true}
 	}
 	return nil
 }
@@ -191,7 +186,7 @@ func (l *loraParts) add(name, text string) bool {
 }
 
 // addTo adds the LoRAs as the JSON that a form may have instead.
-func (l *loraParts) addTo(f fields) error {
+func (l *loraParts) addTo(f map[string]value) error {
 	if len(l.names)+len(l.scales) == 0 {
 		return nil
 	}
@@ -216,29 +211,26 @@ func (l *loraParts) addTo(f fields) error {
 
 // takeImages moves the images of a JSON request from its fields.
 func (f *form) takeImages() error {
-	if _, ok := f.fields[markupField]; ok {
+	if f.has(markupField) {
 		return errMarkup()
 	}
-	if v, ok := f.fields[maskField]; ok {
-		delete(f.fields, maskField)
-		if err := addURL(maskField, json.RawMessage(v.text), f.addMask); err != nil {
-			return err
-		}
-	}
-	for _, name := range []string{"image", "images"} {
-		v, ok := f.fields[name]
+	for _, name := range []string{maskField, "image", "images"} {
+		v, ok := f.take(name)
 		if !ok {
 			continue
 		}
-		delete(f.fields, name)
 		list := []json.RawMessage{json.RawMessage(v.text)}
-		if v.text[0] == '[' {
+		if v.text[0] == '[' && name != maskField {
 			if err := json.Unmarshal([]byte(v.text), &list); err != nil {
 				return invalid(name, "%v", err)
 			}
 		}
 		for _, raw := range list {
-			if err := addURL(name, raw, f.add); err != nil {
+			url, err := imageURL(name, raw)
+			if err != nil {
+				return err
+			}
+			if err := f.addURL(name, url); err != nil {
 				return err
 			}
 		}
@@ -246,17 +238,13 @@ func (f *form) takeImages() error {
 	return nil
 }
 
-// addURL adds the image of a data: URL in JSON.
-func addURL(name string, raw json.RawMessage, add func(upload) error) error {
-	url, err := imageURL(name, raw)
-	if err != nil {
-		return err
-	}
+// addURL adds the image of a data: URL.
+func (f *form) addURL(name, url string) error {
 	data, err := fromURL(name, url)
 	if err != nil {
 		return err
 	}
-	return add(upload{param: name, data: data})
+	return f.add(upload{param: name, data: data})
 }
 
 // imageURL returns the URL of an image in JSON: a string, or an object with image_url.

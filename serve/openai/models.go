@@ -4,9 +4,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -38,41 +38,43 @@ func modelOf(m *engine.ModelInfo) model {
 	if !ok || owner == "" {
 		owner = "gomflux"
 	}
-	created := unix(m.Created, time.Unix(0, 0))
+	created := int64(0)
+	if !m.Created.IsZero() {
+		created = m.Created.Unix()
+	}
 	return model{m.Name, "model", created, owner, m.Default, m.Loaded, m.Edits, m.Writes, m.Sees, m.HasAlpha, m.Licence}
 }
 
 // listModels lists the models that are there.
-func (h *Handler) listModels(w http.ResponseWriter, _ *http.Request) {
+func (h *Handler) listModels(w http.ResponseWriter, _ *http.Request) error {
 	list := modelList{Object: "list", Data: []model{}}
 	for _, m := range h.engine.Models() {
 		if m.Missing == "" || m.OnlyWrites {
 			list.Data = append(list.Data, modelOf(&m))
 		}
 	}
-	writeJSON(w, http.StatusOK, list)
+	api.WriteJSON(w, http.StatusOK, list)
+	return nil
 }
 
-func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) error {
 	if r.PathValue("id") == "" {
-		h.listModels(w, r)
-		return
+		return h.listModels(w, r)
 	}
 	models, id := h.engine.Models(), r.PathValue("id")
 	if folder := "/" + id; slices.ContainsFunc(models, func(m engine.ModelInfo) bool { return m.Is(folder) }) {
 		id = folder // net/http has removed the slash, which followed another one
 	}
-	if m := onlyWriter(models, id); m != nil {
-		writeJSON(w, http.StatusOK, modelOf(m))
-		return
-	}
-	m, warning, err := resolve(models, id, false)
-	if err != nil {
-		writeError(w, err)
-		return
+	m, warning := onlyWriter(models, id), ""
+	if m == nil {
+		var err error
+		if m, warning, err = resolve(models, id, false); err != nil {
+			return err
+		}
 	}
 	if warning != "" {
 		w.Header().Set("X-Gomflux-Warning", ascii(warning))
 	}
-	writeJSON(w, http.StatusOK, modelOf(m))
+	api.WriteJSON(w, http.StatusOK, modelOf(m))
+	return nil
 }

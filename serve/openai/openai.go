@@ -14,7 +14,6 @@ package openai
 import (
 	"cmp"
 	"context"
-	"io"
 	"iter"
 	"net/http"
 	"slices"
@@ -25,21 +24,6 @@ import (
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
-
-// An Engine runs jobs. *engine.Engine is one.
-type Engine[J Job] interface {
-	Submit(ctx context.Context, r engine.Request) (J, error)
-	Models() []engine.ModelInfo
-}
-
-// A Job is a job of an Engine.
-type Job interface {
-	Status() engine.Status
-	Cancel()
-	Events(ctx context.Context, after int) iter.Seq[engine.Event]
-	Pictures() []*engine.Picture
-	Wait(ctx context.Context) error
-}
 
 // A Config configures a Handler. Fields with the value zero stand for the defaults.
 type Config struct {
@@ -62,23 +46,17 @@ type Config struct {
 	Now func() time.Time
 }
 
-// submitter hides the type of an engine's jobs.
-type submitter struct {
-	Submit func(ctx context.Context, r engine.Request) (Job, error)
-	Models func() []engine.ModelInfo
-}
-
 // A Handler serves all paths below /v1/. It leaves deadlines and the names of clients to the server.
 type Handler struct {
-	engine submitter
+	engine api.Engine
 	config Config
 	mux    *http.ServeMux
-	files  files
+	files  api.Files     // under URLs
 	tick   time.Duration // between comments in a stream without events
 }
 
 // New returns the handler of an engine.
-func New[J Job](e Engine[J], c Config) *Handler {
+func New(e api.Engine, c Config) *Handler {
 	c.MaxBody = cmp.Or(c.MaxBody, 50_000_000)
 	c.MaxInputPixels = cmp.Or(c.MaxInputPixels, 64_000_000)
 	c.KeepFiles = cmp.Or(c.KeepFiles, time.Hour)
@@ -86,23 +64,19 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		c.Now = time.Now
 	}
 	h := &Handler{
-		engine: submitter{
-			Submit: func(ctx context.Context, r engine.Request) (Job, error) { return e.Submit(ctx, r) },
-			Models: e.Models,
-		},
-		config: c, mux: http.NewServeMux(),
-		files: files{api.Files{Keep: c.KeepFiles, Most: maxFiles, Now: c.Now}},
-		tick:  15 * time.Second,
+		engine: e, config: c, mux: http.NewServeMux(),
+		files: api.Files{Keep: c.KeepFiles, Most: maxFiles, Now: c.Now},
+		tick:  api.Beat,
 	}
-	h.handle("/v1/images/generations", http.MethodPost, func(w http.ResponseWriter, r *http.Request) { h.images(w, r, false) })
-	h.handle("/v1/images/edits", http.MethodPost, func(w http.ResponseWriter, r *http.Request) { h.images(w, r, true) })
-	h.handle("/v1/images/variations", http.MethodPost, func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, failure(http.StatusNotImplemented, "not_supported", "variations of images are not supported (use /v1/images/edits)"))
+	h.handle("/v1/images/generations", http.MethodPost, h.generations)
+	h.handle("/v1/images/edits", http.MethodPost, h.edits)
+	h.handle("/v1/images/variations", http.MethodPost, func(http.ResponseWriter, *http.Request) error {
+		return failure(http.StatusNotImplemented, "not_supported", "variations of images are not supported (use /v1/images/edits)")
 	})
 	h.handle("/v1/chat/completions", http.MethodPost, h.chat)
 	h.handle("/v1/models", http.MethodGet, h.listModels)
 	h.handle("/v1/models/{id...}", http.MethodGet, h.oneModel)
-	h.handle("/v1/files/{name}", http.MethodGet, h.files.serve)
+	h.handle("/v1/files/{name}", http.MethodGet, h.serveFile)
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, failure(http.StatusNotFound, "unknown_url", "this server has no %s %s (it has %s)", r.Method,
 			quoted(r.URL.Path), "/v1/images/generations, /v1/images/edits, /v1/chat/completions and /v1/models"))
@@ -111,87 +85,101 @@ func New[J Job](e Engine[J], c Config) *Handler {
 }
 
 // handle adds a route with a method, its HEAD if it is GET, and OPTIONS.
-func (h *Handler) handle(pattern, method string, f http.HandlerFunc) {
+func (h *Handler) handle(pattern, method string, f func(http.ResponseWriter, *http.Request) error) {
 	methods := []string{method, http.MethodOptions}
 	if method == http.MethodGet {
 		methods = slices.Insert(methods, 1, http.MethodHead)
 	}
 	allow := strings.Join(methods, ", ")
 	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		var err error
 		switch {
 		case r.Method == http.MethodOptions:
 			w.Header().Set("Allow", allow)
 			w.WriteHeader(http.StatusNoContent)
 		case !slices.Contains(methods, r.Method):
-			e := failure(http.StatusMethodNotAllowed, "method_not_allowed", "the method %s is not allowed (expected %s)",
+			w.Header().Set("Allow", allow)
+			err = failure(http.StatusMethodNotAllowed, "method_not_allowed", "the method %s is not allowed (expected %s)",
 				quoted(r.Method), allow)
-			e.allow = allow
-			writeError(w, e)
 		default:
-			f(w, r)
+			err = f(w, r)
+		}
+		if err != nil && r.Context().Err() == nil { // nobody reads it
+			writeError(w, err)
 		}
 	})
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
-// images generates or edits images. The job is canceled when the client goes away.
-func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) {
+func (h *Handler) generations(w http.ResponseWriter, r *http.Request) error {
+	return h.images(w, r, false)
+}
+func (h *Handler) edits(w http.ResponseWriter, r *http.Request) error { return h.images(w, r, true) }
+
+// images generates or edits images.
+func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) error {
 	req, err := h.request(w, r, edit)
 	if err != nil {
-		writeError(w, err)
-		return
+		return err
 	}
-	job, ok := h.submit(w, r, req.job)
-	if !ok {
-		return
+	return h.run(w, r, &req.exchange,
+		func(s *api.Stream, e engine.Event) error { return h.event(s, req, e) },
+		func(job api.Job) (any, error) { return h.answer(r, req, job.Pictures()) })
+}
+
+// An exchange is a request, and what is said in the headers of its answer.
+type exchange struct {
+	job      engine.Request
+	warnings []string
+	stream   bool
+}
+
+// run answers with the events of a job, as event sends them, or at its end. The job is canceled when the client goes
+// away.
+func (h *Handler) run(w http.ResponseWriter, r *http.Request, x *exchange,
+	event func(*api.Stream, engine.Event) error, answer func(api.Job) (any, error),
+) error {
+	x.job.Client = engine.Client(r.Context())
+	job, err := h.engine.Submit(r.Context(), x.job)
+	if err != nil {
+		return err
 	}
 	defer job.Cancel() // no effect on a job that has ended
-	req.warnings = append(req.warnings, job.Status().Warnings...)
-	req.header(w.Header())
-	if req.stream {
-		h.stream(w, r, req, job)
-		return
+	for _, text := range append(x.warnings, job.Status().Warnings...) {
+		w.Header().Add("X-Gomflux-Warning", ascii(text))
 	}
-	if !wait(w, r, job) {
-		return
+	w.Header().Set("X-Gomflux-Model", ascii(x.job.Model))
+	if x.stream {
+		s := &api.Stream{ResponseWriter: w}
+		events := func(ctx context.Context) iter.Seq[engine.Event] { return job.Events(ctx, 0) }
+		err := api.Follow(s, r, h.tick, events, func(_ context.Context, e engine.Event) error { return event(s, e) })
+		if err == nil || !s.Begun {
+			return err
+		}
+		_ = s.Event("error", errorBody{publicError(err)}) // which OpenAI's clients raise; they may be gone
+		return nil
 	}
-	answer, err := h.answer(r, req, job.Pictures())
-	if err != nil {
-		writeError(w, err)
-		return
+	if err := job.Wait(r.Context()); err != nil {
+		return err
 	}
-	writeJSON(w, http.StatusOK, answer)
+	made, err := answer(job)
+	if err == nil {
+		api.WriteJSON(w, http.StatusOK, made)
+	}
+	return err
 }
 
-// submit submits the job of a request, or answers with the error.
-func (h *Handler) submit(w http.ResponseWriter, r *http.Request, request engine.Request) (Job, bool) {
-	request.Client = engine.Client(r.Context())
-	job, err := h.engine.Submit(r.Context(), request)
-	if err != nil {
-		writeError(w, err)
-	}
-	return job, err == nil
-}
-
-// wait waits for a job, and answers with its error, unless the client is gone.
-func wait(w http.ResponseWriter, r *http.Request, job Job) bool {
-	err := job.Wait(r.Context())
-	if err != nil && r.Context().Err() == nil {
-		writeError(w, err)
-	}
-	return err == nil
-}
-
-// request reads a request.
+// request reads a request for images.
 func (h *Handler) request(w http.ResponseWriter, r *http.Request, edit bool) (*request, error) {
 	limit := int64(maxJSON)
 	if edit {
 		limit = h.config.MaxBody
 	}
-	f, err := h.read(w, r, limit, func(body io.Reader, kind, boundary string) (*form, error) {
-		return readBody(body, kind, boundary, edit)
-	})
+	f, err := h.read(w, r, limit, edit, func(name string) error { return checkName(name, edit) })
+	if err == nil && edit {
+		err = f.takeImages()
+	}
 	if err != nil {
 		return nil, err
 	}

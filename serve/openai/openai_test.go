@@ -26,11 +26,13 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // A fakeEngine runs jobs at once.
 type fakeEngine struct {
+	api.Engine
 	models   []engine.ModelInfo
 	submit   error // of Submit
 	fail     error // of jobs, after they made some images
@@ -42,6 +44,7 @@ type fakeEngine struct {
 }
 
 type fakeJob struct {
+	api.Job
 	e        *fakeEngine
 	r        engine.Request
 	canceled chan struct{}
@@ -49,12 +52,12 @@ type fakeJob struct {
 
 func (e *fakeEngine) Models() []engine.ModelInfo { return e.models }
 
-func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (*fakeJob, error) {
+func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (api.Job, error) {
 	if e.submit != nil {
 		return nil, e.submit
 	}
 	e.requests = append(e.requests, r)
-	j := &fakeJob{e, r, make(chan struct{})}
+	j := &fakeJob{e: e, r: r, canceled: make(chan struct{})}
 	e.jobs = append(e.jobs, j)
 	return j, nil
 }

@@ -1,20 +1,17 @@
 package openai
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"image"
 	"io"
 	"math"
 	"mime"
-	"mime/multipart"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux"
@@ -43,24 +40,21 @@ const (
 
 // A request is a request for images.
 type request struct {
-	edit     bool
-	job      engine.Request
-	warnings []string
+	exchange
+	edit bool
 
 	quality     string // as answered
 	format      string // of the answer's images
 	compression int    // of JPEG, 0 for the default
 	url         bool   // whether to answer with URLs
-	stream      bool
 	size        string // WxH, or auto
 
 	inputUnits int // image tokens of the input
 }
 
-// read reads the body of a request, of at most limit bytes.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request, limit int64,
-	parse func(body io.Reader, kind, boundary string) (*form, error),
-) (*form, error) {
+// read reads the body of a request, of at most limit bytes: a JSON object whose names check accepts, if it is set, or
+// a form if it can be one.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, limit int64, forms bool, check func(name string) error) (*form, error) {
 	kind, attributes, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil && r.Header.Get("Content-Type") != "" {
 		return nil, failure(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Type: %v", err)
@@ -68,8 +62,20 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, limit int64,
 	if r.ContentLength > limit {
 		return nil, &http.MaxBytesError{Limit: limit}
 	}
-	body := http.MaxBytesReader(w, r.Body, limit)
-	f, err := parse(body, kind, attributes["boundary"])
+	body, f := http.MaxBytesReader(w, r.Body, limit), (*form)(nil)
+	switch {
+	case kind == "multipart/form-data" && forms:
+		f, err = parseForm(body, attributes["boundary"])
+	case kind == "" || kind == "application/json":
+		f, err = parseJSON(body, check)
+	default:
+		expected := "application/json"
+		if forms {
+			expected = "multipart/form-data or application/json"
+		}
+		return nil, failure(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Type: expected %s, found %s",
+			expected, quoted(kind))
+	}
 	if err == nil {
 		// the server notices that a client goes away only after the end of the body
 		if _, err = io.Copy(io.Discard, body); err != nil {
@@ -79,66 +85,29 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, limit int64,
 	return f, err
 }
 
-func readBody(body io.Reader, kind, boundary string, edit bool) (*form, error) {
-	switch {
-	case kind == "multipart/form-data" && edit:
-		if boundary == "" {
-			return nil, failure(400, "invalid_form", "Content-Type multipart/form-data: the boundary is missing")
-		}
-		return parseForm(multipart.NewReader(body, boundary))
-	case edit:
-		return readJSON(body, kind, "multipart/form-data or application/json", edit)
-	}
-	return readJSON(body, kind, "application/json", edit)
-}
-
-// readJSON reads a body with the fields of a request for images.
-func readJSON(body io.Reader, kind, expected string, edit bool) (*form, error) {
-	f, err := readFields(body, kind, expected, func(name string) error { return checkName(name, edit) })
-	if err == nil && edit {
-		err = f.takeImages()
-	}
-	return f, err
-}
-
-// readFields reads a body that is a JSON object.
-func readFields(body io.Reader, kind, expected string, check func(name string) error) (*form, error) {
-	if kind != "" && kind != "application/json" {
-		return nil, failure(http.StatusUnsupportedMediaType, "unsupported_media_type",
-			"Content-Type: expected %s, found %s", expected, quoted(kind))
-	}
-	data, err := io.ReadAll(body)
-	if err != nil {
-		return nil, broken(err)
-	}
-	fields, err := parseJSON(bytes.TrimSpace(data), check)
-	return &form{fields: fields}, err
-}
-
 // parse returns the request of a form. It opens no file and fetches no URL.
 func (h *Handler) parse(f *form, edit bool) (*request, error) {
 	r := &request{edit: edit}
-	for _, step := range []func(fields) error{r.parsePrompt, r.parseOutput, r.parseAnswer, h.sizeOf(r), r.parseSampling, r.parseSeeds} {
-		if err := step(f.fields); err != nil {
-			return nil, err
-		}
-	}
-	strength, given, err := f.fields.float("strength")
+	r.parsePrompt(f)
+	r.parseOutput(f)
+	r.parseAnswer(f)
+	r.parseSize(f)
+	r.parseSampling(f)
+	strength, given := f.float("strength")
 	switch {
-	case err != nil:
-		return nil, err
+	case f.err != nil:
 	case given && !edit:
-		return nil, invalid("strength", "has no effect without an image: use /v1/images/edits")
+		f.invalid("strength", "has no effect without an image: use /v1/images/edits")
 	case given && !(strength > 0 && strength <= 1):
-		return nil, invalid("strength", "expected a number above 0 and at most 1, found %g", strength)
+		f.invalid("strength", "expected a number above 0 and at most 1, found %g", strength)
 	case edit && len(f.images) == 0:
-		return nil, invalid("image", "is missing")
+		f.invalid("image", "is missing")
 	case given && len(f.images) > 1 && f.mask == nil:
-		return nil, invalid("strength", "needs a single image to start from, found %d images", len(f.images))
+		f.invalid("strength", "needs a single image to start from, found %d images", len(f.images))
 	}
-	name, err := f.fields.string("model")
-	if err != nil {
-		return nil, err
+	name := f.string("model")
+	if f.err != nil {
+		return nil, f.err
 	}
 	model, warning, err := resolve(h.engine.Models(), name, edit && !given && f.mask == nil)
 	if err != nil {
@@ -151,7 +120,7 @@ func (h *Handler) parse(f *form, edit bool) (*request, error) {
 	if r.job.Options.Background == gomflux.TransparentBackground && !model.HasAlpha {
 		return nil, noTransparency(h.engine.Models(), model)
 	}
-	if r.job.LoRAs, err = h.loras(f.fields); err != nil {
+	if r.job.LoRAs, err = h.loras(f); err != nil {
 		return nil, err
 	}
 	if h.config.LoRAs != nil {
@@ -162,18 +131,23 @@ func (h *Handler) parse(f *form, edit bool) (*request, error) {
 	if !edit {
 		return r, nil
 	}
+	return r, h.addImages(r, f, model, strength)
+}
+
+// addImages decodes the images of an edit.
+func (h *Handler) addImages(r *request, f *form, model *engine.ModelInfo, strength float64) error {
 	masked := f.mask != nil
 	decoded, sources, err := f.decode(h.config.MaxInputPixels)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if masked {
 		last := len(decoded) - 1
 		if last > 1 && !model.Edits {
-			return nil, invalid("image", "%s takes one image with a mask, found %d", model.Name, last)
+			return invalid("image", "%s takes one image with a mask, found %d", model.Name, last)
 		}
 		if err := r.setMask(decoded[0].Image, decoded[last]); err != nil {
-			return nil, err
+			return err
 		}
 		r.job.Sources.Mask = &sources[last]
 		decoded, sources = decoded[:last], sources[:last]
@@ -184,7 +158,7 @@ func (h *Handler) parse(f *form, edit bool) (*request, error) {
 			r.warnings = append(r.warnings, "the transparent pixels of image "+strconv.Itoa(i+1)+" are white for "+model.Name)
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // setImages sets the images to edit, or with a strength or a mask the image to start from.
@@ -232,31 +206,22 @@ func (r *request) setMask(img *image.RGBA, mask *picture.Picture) error {
 	return nil
 }
 
-func (r *request) parsePrompt(f fields) (err error) {
+func (r *request) parsePrompt(f *form) {
 	o := &r.job.Options
-	for _, text := range []struct {
-		name string
-		to   *string
-	}{{promptField, &o.Prompt}, {"negative_prompt", &o.NegativePrompt}} {
-		if *text.to, err = f.string(text.name); err != nil {
-			return err
-		}
-		if n := utf8.RuneCountInString(*text.to); n > maxPrompt {
-			return invalid(text.name, "expected at most %d characters, found %d", maxPrompt, n)
+	for name, to := range map[string]*string{promptField: &o.Prompt, "negative_prompt": &o.NegativePrompt} {
+		*to = f.string(name)
+		if n := utf8.RuneCountInString(*to); n > maxPrompt {
+			f.invalid(name, "expected at most %d characters, found %d", maxPrompt, n)
 		}
 	}
-	if _, ok := f[promptField]; !ok {
-		return invalid(promptField, "is missing")
+	if !f.has(promptField) {
+		f.invalid(promptField, "is missing")
 	}
-	return nil
 }
 
 // parseOutput reads how the images are to look and how they are encoded.
-func (r *request) parseOutput(f fields) error {
-	quality, err := f.word("quality", "auto", "low", "medium", qualityHigh, "xhigh", "max", "standard", "hd")
-	if err != nil {
-		return err
-	}
+func (r *request) parseOutput(f *form) {
+	quality := f.word("quality", "auto", "low", "medium", qualityHigh, "xhigh", "max", "standard", "hd")
 	switch r.quality = quality; quality {
 	case "auto", "hd":
 		r.quality = qualityHigh
@@ -266,132 +231,78 @@ func (r *request) parseOutput(f fields) error {
 	if quality != "auto" {
 		r.warnings = append(r.warnings, "quality has no effect: use steps")
 	}
-	background, err := f.word("background", "auto", opaque, transparent)
-	if err != nil {
-		return err
-	}
+	background := f.word("background", "auto", opaque, transparent)
 	r.job.Options.Background = gomflux.Background(background)
-	if r.format, err = f.word("output_format", outputPNG, outputJPEG, outputWebP, "gif", "svg"); err != nil {
-		return err
-	}
-	if r.format == "gif" || r.format == "svg" {
-		return unsupported("output_format", "this server does not write %s (expected png, jpeg or webp)", r.format)
-	}
-	if background == transparent && r.format == outputJPEG {
-		return invalid("background", "jpeg images are opaque (expected output_format png or webp)")
-	}
-	compression, given, err := f.int("output_compression", 0, 100)
+	r.format = f.word("output_format", outputPNG, outputJPEG, outputWebP, "gif", "svg")
+	compression, given := f.int("output_compression", 0, 100)
 	switch {
-	case err != nil:
-		return err
+	case r.format == "gif" || r.format == "svg":
+		f.fail(unsupported("output_format", "this server does not write %s (expected png, jpeg or webp)", r.format))
+	case background == transparent && r.format == outputJPEG:
+		f.invalid("background", "jpeg images are opaque (expected output_format png or webp)")
 	case given && r.format == outputPNG && compression != 100:
-		return invalid("output_compression", "png images are always compressed without loss (expected 100, or output_format jpeg)")
+		f.invalid("output_compression", "png images are always compressed without loss (expected 100, or output_format jpeg)")
 	case given && r.format == outputJPEG:
 		r.compression = max(1, compression)
 	case given && r.format == outputWebP && compression != 100:
 		r.warnings = append(r.warnings, "output_compression has no effect: webp images are written without loss (jpeg has it)")
 	}
-	return nil
 }
 
 // parseAnswer reads how the images are to be sent.
-func (r *request) parseAnswer(f fields) error {
-	format, err := f.word("response_format", asJSON, asURL)
-	if err != nil {
-		return err
-	}
-	r.url = format == asURL
-	if r.stream, err = f.bool("stream"); err != nil {
-		return err
-	}
-	partial, _, err := f.int("partial_images", 0, maxPartial)
-	if err != nil {
-		return err
-	}
+func (r *request) parseAnswer(f *form) {
+	r.url = f.word("response_format", asJSON, asURL) == asURL
+	r.stream = f.bool("stream")
+	partial, _ := f.int("partial_images", 0, maxPartial)
 	if !r.stream {
-		return nil
+		return
 	}
 	if r.url {
-		return invalid("response_format", "events have their images as b64_json")
+		f.invalid("response_format", "events have their images as b64_json")
 	}
 	r.job.Previews = partial
-	return nil
 }
 
 var sizes = regexp.MustCompile(`^([1-9]\d*)x([1-9]\d*)$`)
 
-// sizeOf returns a function that reads the size of the images.
-func (h *Handler) sizeOf(r *request) func(fields) error {
-	return func(f fields) error {
-		text, err := f.string("size")
-		if err != nil {
-			return err
-		}
-		r.size = autoSize
-		if text == "" || text == autoSize {
-			return nil
-		}
-		m := sizes.FindStringSubmatch(text)
-		if m == nil || len(m[1]) > sideDigits || len(m[2]) > sideDigits {
-			return invalid("size", "expected auto or a width and height such as 1024x768, found %s", quoted(text))
-		}
-		width, _ := strconv.Atoi(m[1])
-		height, _ := strconv.Atoi(m[2])
-		if side := max(width, height); side > picture.MaxSide {
-			return invalid("size", "%s: a side has at most %d pixels", text, picture.MaxSide)
-		}
-		if side := max(width, height); r.format == outputWebP && side > maxWebPSide {
-			return invalid("size", "%s: a webp image has at most %d pixels a side (try output_format png)", text, maxWebPSide)
-		}
-		r.size, r.job.Options.Width, r.job.Options.Height = text, width, height
-		return nil
+// parseSize reads the size of the images.
+func (r *request) parseSize(f *form) {
+	if r.size = cmp.Or(f.string("size"), autoSize); r.size == autoSize {
+		return
+	}
+	m := sizes.FindStringSubmatch(r.size)
+	if m == nil || len(m[1]) > sideDigits || len(m[2]) > sideDigits {
+		f.invalid("size", "expected auto or a width and height such as 1024x768, found %s", quoted(r.size))
+		return
+	}
+	o := &r.job.Options
+	o.Width, _ = strconv.Atoi(m[1])
+	o.Height, _ = strconv.Atoi(m[2])
+	switch side := max(o.Width, o.Height); {
+	case side > picture.MaxSide:
+		f.invalid("size", "%s: a side has at most %d pixels", r.size, picture.MaxSide)
+	case r.format == outputWebP && side > maxWebPSide:
+		f.invalid("size", "%s: a webp image has at most %d pixels a side (try output_format png)", r.size, maxWebPSide)
 	}
 }
 
-func (r *request) parseSampling(f fields) error {
+// parseSampling reads how images are generated. Their seeds are those from seed on, or random ones.
+func (r *request) parseSampling(f *form) {
 	o := &r.job.Options
-	name, err := f.either("steps", "num_inference_steps")
-	if err != nil {
-		return err
-	}
-	if o.Steps, _, err = f.int(name, 1, picture.MaxCount); err != nil {
-		return err
-	}
-	if name, err = f.either("guidance", "guidance_scale"); err != nil {
-		return err
-	}
-	guidance, given, err := f.float(name)
-	if err != nil {
-		return err
-	}
-	if given {
+	o.Steps, _ = f.int(f.either("steps", "num_inference_steps"), 1, picture.MaxCount)
+	if guidance, given := f.float(f.either("guidance", "guidance_scale")); given {
 		o.Guidance = &guidance
 	}
-	scheduler, err := f.string("scheduler")
-	o.Scheduler = gomflux.Scheduler(scheduler)
-	return err
-}
-
-// parseSeeds sets the seeds: those from seed on, or random ones.
-func (r *request) parseSeeds(f fields) error {
-	n, given, err := f.int("n", 1, maxN)
-	if err != nil {
-		return err
+	o.Scheduler = gomflux.Scheduler(f.string("scheduler"))
+	n, _ := f.int("n", 1, maxN)
+	if seed := f.seed("seed"); f.err == nil {
+		r.job.Seeds = api.Seeds(seed, max(1, n))
 	}
-	if !given {
-		n = 1
-	}
-	seed, err := f.seed("seed")
-	if err != nil {
-		return err
-	}
-	r.job.Seeds = api.Seeds(seed, n)
-	return nil
 }
 
 // loras reads the LoRAs. Their names are those that the server knows, never files.
-func (h *Handler) loras(f fields) (all []gomflux.LoRA, err error) {
-	v, ok := f["loras"]
+func (h *Handler) loras(f *form) (all []gomflux.LoRA, err error) {
+	v, ok := f.values["loras"]
 	if !ok {
 		return nil, nil
 	}
@@ -519,24 +430,8 @@ func unknownModel(format string, args ...any) error {
 	return e
 }
 
-// header writes the warnings and the name of the model.
-func (r *request) header(h http.Header) {
-	for _, text := range r.warnings {
-		h.Add("X-Gomflux-Warning", ascii(text))
-	}
-	h.Set("X-Gomflux-Model", ascii(r.job.Model))
-}
-
 // ascii escapes characters that headers cannot have.
 func ascii(text string) string {
 	q := strconv.QuoteToASCII(text)
 	return q[1 : len(q)-1]
-}
-
-// unix returns the seconds of a time, now if it is zero.
-func unix(t, now time.Time) int64 {
-	if t.IsZero() {
-		t = now
-	}
-	return t.Unix()
 }

@@ -186,7 +186,10 @@ func TestClientGone(t *testing.T) {
 		"generation": {generations, "application/json", `{"prompt": "x"}`},
 		"stream":     {generations, "application/json", `{"prompt": "x", "stream": true}`},
 		"edit":       {edits, kind, string(form)},
-		"epilogue":   {edits, kind, string(form) + strings.Repeat(" ", 100_000)},
+		"chat":       {completions, "application/json", `{"messages": [{"role": "user", "content": "x"}]}`},
+		"chat that streams": {completions, "application/json",
+			`{"messages": [{"role": "user", "content": "x"}], "stream": true}`},
+		"epilogue": {edits, kind, string(form) + strings.Repeat(" ", 100_000)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newFake()

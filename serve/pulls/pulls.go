@@ -18,13 +18,14 @@ import (
 
 // A Model is a published model that can be downloaded.
 type Model struct {
-	Name           string
-	Repo, Revision string // on the hub; the revision "" stands for main
+	Name           string `json:"name"`
+	Repo           string `json:"repo"`               // on the hub
+	Revision       string `json:"revision,omitempty"` // "" stands for main
 	family.Licence        // its Name is "" if only the hub knows it
-	Gated          bool   // its files need a token of an account with access
-	Access         string // how to get access, if it is gated
-	Incomplete     bool   // some of its files are here
-	Command        string // that downloads it
+	Gated          bool   `json:"gated"`            // its files need a token of an account with access
+	Access         string `json:"access,omitempty"` // how to get access, if it is gated
+	Incomplete     bool   `json:"incomplete"`       // some of its files are here
+	Command        string `json:"command"`          // that downloads it
 }
 
 // A Config configures a [Puller].

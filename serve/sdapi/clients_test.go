@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -254,7 +255,7 @@ func TestClientModels(t *testing.T) {
 
 // TestBoundedClients checks that the memory for choices is bounded.
 func TestBoundedClients(t *testing.T) {
-	h := New[*fakeJob](&fakeEngine{}, Config{})
+	h := New(&fakeEngine{}, Config{})
 	for i := range 2 * maxClients {
 		if err := h.choose(strings.Repeat("x", i), "base"); err != nil {
 			t.Fatal(err)
@@ -268,12 +269,15 @@ func TestBoundedClients(t *testing.T) {
 	}
 }
 
+type noModels struct{ api.Engine }
+
+func (noModels) Models() []engine.ModelInfo { return nil }
+
 // TestNoModels checks a server without models.
 func TestNoModels(t *testing.T) {
-	h := New[*fakeJob](&fakeEngine{}, Config{})
-	h.models = func() []engine.ModelInfo { return nil }
-	_, err := h.respond(t.Context(), []byte(`{"prompt":"a cat"}`), false)
-	if err == nil || statusOf(err) != http.StatusNotFound {
+	h := New(noModels{}, Config{})
+	_, err := h.generate(t.Context(), &fields{}, false)
+	if err == nil || api.Status(err) != http.StatusNotFound {
 		t.Errorf("found %v", err)
 	}
 	h.options(&http.Request{}) // does not panic

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -52,7 +53,7 @@ func TestWithEngine(t *testing.T) {
 		Models: func() []engine.ModelInfo { return fakeModels }, Queue: 1, KeepAlive: time.Minute, Keep: time.Minute,
 	})
 	defer e.Close(t.Context())
-	h := New(e, Config{})
+	h := New(api.Adapted{Engine: e}, Config{})
 	s := httptest.NewServer(h)
 	defer s.Close()
 	replies := make(chan reply)

@@ -2,10 +2,9 @@ package sdapi
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"image"
 	"math"
@@ -14,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
@@ -31,41 +31,29 @@ func upscalerList(*http.Request) any {
 	return list
 }
 
-// extras answers extra-single-image and extra-batch-images.
-func (h *Handler) extras(w http.ResponseWriter, r *http.Request, batch bool) {
-	body, err := readBody(r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	images, err := h.enlarge(r, body, batch)
-	switch {
-	case err != nil:
-		writeError(w, err)
-	case batch:
-		write(w, http.StatusOK, map[string]any{"html_info": "", "images": images})
-	default:
-		write(w, http.StatusOK, map[string]any{"html_info": "", "image": images[0]})
-	}
-}
-
-// enlarge returns enlarged images as PNG files in base64.
-func (h *Handler) enlarge(r *http.Request, body []byte, batch bool) ([]string, error) {
-	f, err := parseFields(body)
+func (h *Handler) extraImage(r *http.Request, f *fields) (any, error) {
+	images, err := h.enlarge(r, f, []string{f.text("image")})
 	if err != nil {
 		return nil, err
 	}
-	texts := []string{f.text("image")}
-	if batch {
-		var list []struct {
-			Data string `json:"data"`
-		}
-		f.read("imageList", &list, "a list of images")
-		texts = nil
-		for _, item := range list {
-			texts = append(texts, item.Data)
-		}
+	return map[string]any{"html_info": "", "image": images[0]}, nil
+}
+
+func (h *Handler) extraImages(r *http.Request, f *fields) (any, error) {
+	var list []struct {
+		Data string `json:"data"`
 	}
+	f.read("imageList", &list, "a list of images")
+	var texts []string
+	for _, item := range list {
+		texts = append(texts, item.Data)
+	}
+	images, err := h.enlarge(r, f, texts)
+	return map[string]any{"html_info": "", "images": images}, err
+}
+
+// enlarge returns enlarged images as PNG files in base64.
+func (h *Handler) enlarge(r *http.Request, f *fields, texts []string) ([]string, error) {
 	name, o := f.text("upscaler_1"), gomflux.UpscaleOptions{}
 	if f.integer("resize_mode", 0, 1, 0) == 1 {
 		o.Width = f.integer("upscaling_resize_w", 1, picture.MaxSide, 512)
@@ -77,7 +65,7 @@ func (h *Handler) enlarge(r *http.Request, body []byte, batch bool) ([]string, e
 		return nil, f.err
 	}
 	if len(texts) == 0 || len(texts) > maxImages {
-		return nil, badRequest("imageList: expected 1 to %d images, found %d", maxImages, len(texts))
+		return nil, errs.Requestf("imageList: expected 1 to %d images, found %d", maxImages, len(texts))
 	}
 	if name != "" && !strings.EqualFold(name, none) {
 		u, err := api.FindUpscaler(name)
@@ -91,7 +79,7 @@ func (h *Handler) enlarge(r *http.Request, body []byte, batch bool) ([]string, e
 	for _, text := range texts {
 		decoded, err := decodeImage(text, &left)
 		if err != nil {
-			return nil, badRequest("image: %v", err)
+			return nil, errs.Requestf("image: %v", err)
 		}
 		images = append(images, decoded.Pixels())
 	}
@@ -101,9 +89,7 @@ func (h *Handler) enlarge(r *http.Request, body []byte, batch bool) ([]string, e
 			Upscaler: name, Images: images, UpscaleOptions: o, MaxPixels: h.maxPixels,
 			Done: func(img image.Image) { large = append(large, img) },
 		}}
-		if _, err := h.run(r.Context(), q); errors.Is(err, context.Canceled) {
-			return nil, &statusError{http.StatusServiceUnavailable, "the job was interrupted"}
-		} else if err != nil {
+		if _, err := h.run(r.Context(), q); err != nil {
 			return nil, err
 		}
 		images = large
@@ -174,30 +160,18 @@ func (p *plan) setHires(maxPixels int) error {
 		p.request.warn("hr_upscaler %s is not known, and %s was used (GET %supscalers lists those that are)", hr.upscaler,
 			e.Upscaler, prefix)
 	}
-	width, height := p.size()
+	width, height := cmp.Or(o.Width, p.model.Defaults.Width), cmp.Or(o.Height, p.model.Defaults.Height)
 	e.Scale = hr.scale
 	if hr.width > 0 || hr.height > 0 {
 		e.Scale, e.Width, e.Height = 0, hr.width, hr.height
 		hr.scale = max(float64(hr.width)/float64(width), float64(hr.height)/float64(height))
 	}
 	if float64(width)*float64(height)*hr.scale*hr.scale > float64(maxPixels) {
-		return badRequest("hr_scale %g: an image of %dx%d would have more than %d pixels", hr.scale, width, height, maxPixels)
+		return errs.Requestf("hr_scale %g: an image of %dx%d would have more than %d pixels", hr.scale, width, height, maxPixels)
 	}
 	if p.request.denoising > 0 {
 		e.Refine = &gomflux.RefineOptions{Strength: min(math.Nextafter(1, 0), p.request.denoising)}
 	}
 	o.Enlarge = e
 	return nil
-}
-
-// size returns the size of the generated image.
-func (p *plan) size() (width, height int) {
-	width, height = p.Options.Width, p.Options.Height
-	if width == 0 {
-		width = p.model.Defaults.Width
-	}
-	if height == 0 {
-		height = p.model.Defaults.Height
-	}
-	return width, height
 }

@@ -18,12 +18,14 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // A fakeEngine makes images of one colour. With stop, each image waits until it can receive from
 // it, after one preview.
 type fakeEngine struct {
+	api.Engine
 	stop chan struct{}
 	err  error // of Submit
 	fail error // of jobs
@@ -53,7 +55,7 @@ func (e *fakeEngine) Unload() {
 	e.unloaded++
 }
 
-func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (*fakeJob, error) {
+func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (api.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.requests = append(e.requests, r)
@@ -80,6 +82,7 @@ func (e *fakeEngine) last(t *testing.T) engine.Request {
 }
 
 type fakeJob struct {
+	api.Job
 	engine  *fakeEngine
 	request engine.Request
 	ctx     context.Context
@@ -199,7 +202,7 @@ func (j *fakeJob) Events(ctx context.Context, _ int) iter.Seq[engine.Event] {
 }
 
 // serve starts a server whose clients are named by the header X-Client.
-func serve[J Job](t *testing.T, e Engine[J], c Config) (*Handler, *httptest.Server) {
+func serve(t *testing.T, e api.Engine, c Config) (*Handler, *httptest.Server) {
 	t.Helper()
 	h := New(e, c)
 	mux := http.NewServeMux()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
@@ -65,23 +66,15 @@ type info struct {
 	Warnings []string `json:"warnings"`
 }
 
-// generate answers txt2img and img2img.
-func (h *Handler) generate(w http.ResponseWriter, r *http.Request, img2img bool) {
-	body, err := readBody(r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	response, err := h.respond(r.Context(), body, img2img)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	write(w, http.StatusOK, response)
+func (h *Handler) txt2img(r *http.Request, f *fields) (any, error) {
+	return h.generate(r.Context(), f, false)
+}
+func (h *Handler) img2img(r *http.Request, f *fields) (any, error) {
+	return h.generate(r.Context(), f, true)
 }
 
-func (h *Handler) respond(ctx context.Context, body []byte, img2img bool) (*generated, error) {
-	req, err := parseRequest(body, img2img)
+func (h *Handler) generate(ctx context.Context, f *fields, img2img bool) (*generated, error) {
+	req, err := parseRequest(f, img2img)
 	if err != nil {
 		return nil, err
 	}
@@ -90,16 +83,13 @@ func (h *Handler) respond(ctx context.Context, body []byte, img2img bool) (*gene
 		return nil, err
 	}
 	job, err := h.run(ctx, &p.Request)
-	if job == nil {
+	if err != nil && (job == nil || err != errInterrupted) {
 		return nil, p.sent(err)
 	}
 	p.request.warnings = append(p.request.warnings, job.Status().Warnings...)
 	pictures := job.Pictures()
-	switch {
-	case errors.Is(err, context.Canceled): // by interrupt
+	if err != nil {
 		p.request.warn("interrupted after %d of %d images", len(pictures), len(p.Seeds))
-	case err != nil:
-		return nil, p.sent(err)
 	}
 	return p.response(pictures)
 }
@@ -115,13 +105,16 @@ func (p *plan) sent(err error) error {
 		name = "distilled_cfg_scale"
 	}
 	_, reason, _ := strings.Cut(text, ": ")
-	return badRequest("%s %g: %s", name, *p.Options.Guidance, reason)
+	return errs.Requestf("%s %g: %s", name, *p.Options.Guidance, reason)
 }
 
-// run runs a job to its end, and cancels it if the client goes away. If it was interrupted, the error is
-// context.Canceled. Without a job, it was refused, or nobody reads the response.
-func (h *Handler) run(ctx context.Context, q *engine.Request) (Job, error) {
-	job, err := h.submit(ctx, *q)
+// errInterrupted is the error of a job that its client has ended.
+var errInterrupted = &api.Error{Status: http.StatusServiceUnavailable, Message: "the job was interrupted"}
+
+// run runs a job to its end, and cancels it if the client goes away. Without a job, it was refused, or nobody reads
+// the response.
+func (h *Handler) run(ctx context.Context, q *engine.Request) (api.Job, error) {
+	job, err := h.engine.Submit(ctx, *q)
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +128,11 @@ func (h *Handler) run(ctx context.Context, q *engine.Request) (Job, error) {
 		}
 	}
 	err = job.Wait(ctx)
-	if ctx.Err() != nil {
-		return nil, &statusError{http.StatusServiceUnavailable, "the request was canceled"}
+	switch {
+	case ctx.Err() != nil:
+		return nil, &api.Error{Status: http.StatusServiceUnavailable, Message: "the request was canceled"}
+	case errors.Is(err, context.Canceled):
+		err = errInterrupted
 	}
 	return job, err
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -14,55 +15,34 @@ const caption = "Write a caption of this image: one short sentence, as a prompt 
 
 const captionTokens = 128
 
-// interrogate answers a request for the caption of an image.
-func (h *Handler) interrogate(w http.ResponseWriter, r *http.Request) {
-	text, err := h.describe(r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	write(w, http.StatusOK, map[string]string{"caption": text})
-}
-
-func (h *Handler) describe(r *http.Request) (string, error) {
-	body, err := readBody(r)
-	if err != nil {
-		return "", err
-	}
-	f, err := parseFields(body)
-	if err != nil {
-		return "", err
-	}
+// interrogate answers with the caption of an image.
+func (h *Handler) interrogate(r *http.Request, f *fields) (any, error) {
 	file, model := f.text("image"), f.text("model")
 	switch {
 	case f.err != nil:
-		return "", f.err
+		return nil, f.err
 	case model != "" && model != "clip":
-		return "", notFound("Model not found: %.100q (expected clip)", model)
+		return nil, api.NotFoundf("Model not found: %.100q (expected clip)", model)
 	case file == "":
-		return "", notFound("Image not found")
+		return nil, api.NotFoundf("Image not found")
 	}
 	left := api.InputPixels(h.maxPixels)
 	img, err := decodeImage(file, &left)
 	if err != nil {
-		return "", badRequest("image: %v", err)
+		return nil, errs.Requestf("image: %w", err)
 	}
 	client := engine.Client(r.Context())
 	current, _ := h.current(client)
-	name, ok := api.LanguageModel(h.models(), current.Name, true)
+	name, ok := api.LanguageModel(h.engine.Models(), current.Name, true)
 	if !ok {
-		return "", &statusError{http.StatusNotImplemented, "no model of this server has a language model that sees images"}
+		return nil, &api.Error{Status: http.StatusNotImplemented, Message: "no model of this server has a language model that sees images"}
 	}
-	job, err := h.submit(r.Context(), engine.Request{
+	job, err := h.run(r.Context(), &engine.Request{
 		Client: client, Model: name, Messages: gomflux.Question(img.Pixels(), caption),
 		Language: &gomflux.LanguageOptions{MaxTokens: captionTokens},
 	})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	defer job.Cancel() // has no effect on a job that has ended
-	if err := job.Wait(r.Context()); err != nil {
-		return "", err
-	}
-	return strings.TrimSpace(job.Status().Answer.Text), nil
+	return map[string]string{"caption": strings.TrimSpace(job.Status().Answer.Text)}, nil
 }

@@ -24,7 +24,7 @@ type modelItem struct {
 // modelList lists the models that can be used.
 func (h *Handler) modelList(*http.Request) any {
 	list := []modelItem{}
-	for _, m := range h.models() {
+	for _, m := range h.engine.Models() {
 		if m.Missing != "" {
 			continue
 		}
@@ -109,21 +109,10 @@ func (h *Handler) loraList(*http.Request) any {
 }
 
 // pngInfo answers png-info: the settings in an image file. Without any, the text is empty.
-func (h *Handler) pngInfo(w http.ResponseWriter, r *http.Request) {
-	body, err := readBody(r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	f, err := parseFields(body)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
+func (h *Handler) pngInfo(_ *http.Request, f *fields) (any, error) {
 	data, err := decodeBase64(f.text("image"))
 	if err = cmp.Or(f.err, err); err != nil {
-		writeError(w, err)
-		return
+		return nil, err
 	}
 	info, parameters := "", map[string]any{}
 	if found, err := picture.ReadSettings(bytes.NewReader(data)); err == nil {
@@ -135,7 +124,7 @@ func (h *Handler) pngInfo(w http.ResponseWriter, r *http.Request) {
 			"Sampler": samplerName(s.Scheduler), "CFG scale": cfgScale(s.Guidance, s.GuidanceUnit), "Model": s.Model,
 		}
 	}
-	write(w, http.StatusOK, map[string]any{"info": info, "items": map[string]string{"parameters": info}, "parameters": parameters})
+	return map[string]any{"info": info, "items": map[string]string{"parameters": info}, "parameters": parameters}, nil
 }
 
 // options returns the options of the client. Clients change one and send all of them back.
@@ -148,28 +137,12 @@ func (h *Handler) options(r *http.Request) any {
 }
 
 // setOptions chooses the model of the client's next requests. Other options are ignored.
-func (h *Handler) setOptions(w http.ResponseWriter, r *http.Request) {
-	body, err := readBody(r)
-	if err == nil {
-		err = h.setModel(engine.Client(r.Context()), body)
-	}
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	write(w, http.StatusOK, nil)
-}
-
-func (h *Handler) setModel(client string, body []byte) error {
-	f, err := parseFields(body)
-	if err != nil {
-		return err
-	}
+func (h *Handler) setOptions(r *http.Request, f *fields) (any, error) {
 	name := f.text("sd_model_checkpoint")
 	if f.err != nil || name == "" {
-		return f.err
+		return nil, f.err
 	}
-	return h.choose(client, name)
+	return nil, h.choose(engine.Client(r.Context()), name)
 }
 
 // drawThings returns the settings that Draw Things' server has at /.

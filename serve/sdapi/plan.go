@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/serve/api"
@@ -37,7 +37,7 @@ var checkpointHash = regexp.MustCompile(` \[[0-9a-f]+\]$`)
 // findModel returns the model with a name or title of AUTOMATIC1111.
 func (h *Handler) findModel(name string) (engine.ModelInfo, bool) {
 	var m engine.ModelInfo
-	models := h.models()
+	models := h.engine.Models()
 	ok := api.FindModel(models, name, &m) || api.FindModel(models, checkpointHash.ReplaceAllString(name, ""), &m)
 	return m, ok
 }
@@ -52,7 +52,7 @@ func (h *Handler) current(client string) (engine.ModelInfo, bool) {
 			return m, true
 		}
 	}
-	models := h.models()
+	models := h.engine.Models()
 	for _, accept := range []func(engine.ModelInfo) bool{
 		func(m engine.ModelInfo) bool { return m.Default },
 		func(m engine.ModelInfo) bool { return m.Missing == "" },
@@ -72,9 +72,9 @@ func (h *Handler) choose(client, name string) error {
 	m, ok := h.findModel(name)
 	switch {
 	case !ok:
-		return notFound("model %q not found (GET %ssd-models lists the models)", name, prefix)
+		return api.NotFoundf("model %q not found (GET %ssd-models lists the models)", name, prefix)
 	case m.Missing != "":
-		return notFound("model %s: %s", m.Name, m.Missing)
+		return api.NotFoundf("model %s: %s", m.Name, m.Missing)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,7 +94,7 @@ func (h *Handler) model(client string, r *request) (engine.ModelInfo, error) {
 	switch named, known := h.findModel(r.model); {
 	case r.override != "":
 		if m, ok = h.findModel(r.override); !ok {
-			return m, notFound("model %q not found (GET %ssd-models lists the models)", r.override, prefix)
+			return m, api.NotFoundf("model %q not found (GET %ssd-models lists the models)", r.override, prefix)
 		}
 	case known:
 		m = named
@@ -103,9 +103,9 @@ func (h *Handler) model(client string, r *request) (engine.ModelInfo, error) {
 	}
 	switch {
 	case !ok:
-		return m, notFound("the server has no model (gomflux pull fetches one)")
+		return m, api.NotFoundf("the server has no model (gomflux pull fetches one)")
 	case m.Missing != "":
-		return m, notFound("model %s: %s", m.Name, m.Missing)
+		return m, api.NotFoundf("model %s: %s", m.Name, m.Missing)
 	}
 	if r.override != "" && r.keepOverride {
 		return m, h.choose(client, r.override)
@@ -133,7 +133,7 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	}
 	prompt, tags, err := picture.CutLoRAs(r.prompt)
 	if err != nil {
-		return nil, badRequest("prompt: %v", err)
+		return nil, errs.Requestf("prompt: %v", err)
 	}
 	p := &plan{model: m, request: r}
 	p.Request = engine.Request{Client: client, Model: m.Name, Previews: previews}
@@ -157,14 +157,12 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	return p, nil
 }
 
-// multiple returns what the sides of the model's images are multiples of.
-func (p *plan) multiple() int { return cmp.Or(p.model.SizeMultiple, 16) }
-
 // setSize rounds the size to what the model can generate.
 func (p *plan) setSize() {
 	r, o := p.request, &p.Options
 	if o.Width, o.Height = api.Round(r.width, &p.model), api.Round(r.height, &p.model); o.Width != r.width || o.Height != r.height {
-		r.warn("the size %dx%d was rounded to %dx%d, multiples of %d", r.width, r.height, o.Width, o.Height, p.multiple())
+		r.warn("the size %dx%d was rounded to %dx%d, multiples of %d", r.width, r.height, o.Width, o.Height,
+			cmp.Or(p.model.SizeMultiple, 16))
 	}
 }
 
@@ -240,7 +238,7 @@ func (p *plan) setImages(maxPixels int) error {
 		name := fmt.Sprintf("init_images[%d]", i)
 		decoded, err := decodeImage(text, &left)
 		if err != nil {
-			return badRequest("%s: %v", name, err)
+			return errs.Requestf("%s: %v", name, err)
 		}
 		images = append(images, decoded.Pixels())
 		if decoded.Transparent != nil && !p.model.HasAlpha {
@@ -258,10 +256,9 @@ func (p *plan) setImages(maxPixels int) error {
 		o.References, p.Sources.References = images, sources
 		r.warn("denoising_strength was not used: %s edits images instead of starting from them", p.model.Name)
 	case len(images) > 1:
-		return badRequest("init_images: %s starts from one image, found %d", p.model.Name, len(images))
+		return errs.Requestf("init_images: %s starts from one image, found %d", p.model.Name, len(images))
 	case r.denoising == 1: // only noise
-		area := cmp.Or(min(4*p.model.Defaults.Width*p.model.Defaults.Height, maxPixels), maxPixels)
-		o.Height, o.Width = family.SizeWithin(images[0].Bounds().Size(), o.Height, o.Width, p.multiple(), area)
+		api.SizeOfNoise(o, images[0].Bounds().Size(), &p.model, maxPixels)
 		r.warn("denoising_strength 1 keeps nothing of the image")
 	default:
 		o.Image, p.Sources.Image = images[0], &sources[0]
@@ -276,7 +273,7 @@ func (p *plan) setMask(images []image.Image, sources []picture.SourceImage, left
 	r, o := p.request, &p.Options
 	mask, err := decodeImage(r.mask, left)
 	if err != nil {
-		return badRequest("mask: %v", err)
+		return errs.Requestf("mask: %v", err)
 	}
 	r.mask = ""
 	p.Sources = engine.Sources{
@@ -297,7 +294,7 @@ func (p *plan) setMask(images []image.Image, sources []picture.SourceImage, left
 		r.warn("all of the image was generated, since the size %v differs from its size %v", asked, size)
 	}
 	if err := api.CheckMask(o, picture.MaxPixels); err != nil {
-		return badRequest("mask: %v", err)
+		return errs.Requestf("mask: %v", err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -18,14 +19,14 @@ const timestamp = "20060102150405"
 
 // A run is a job of txt2img or img2img that has not ended.
 type run struct {
-	job Job
+	job api.Job
 
 	mu      sync.Mutex
 	preview *image.RGBA // the newest one, or nil
 	encoded string      // preview as PNG in base64, once it was asked for
 }
 
-func (h *Handler) begin(client string, job Job) *run {
+func (h *Handler) begin(client string, job api.Job) *run {
 	r := &run{job: job}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,10 +5,14 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"math"
 	"strconv"
 	"strings"
 
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 )
@@ -44,11 +48,7 @@ type request struct {
 }
 
 // parseRequest parses the body of txt2img or img2img.
-func parseRequest(body []byte, img2img bool) (*request, error) {
-	f, err := parseFields(body)
-	if err != nil {
-		return nil, err
-	}
+func parseRequest(f *fields, img2img bool) (*request, error) {
 	override := f.object("override_settings")
 	r := &request{
 		prompt: f.text("prompt"), negative: f.text("negative_prompt"),
@@ -93,13 +93,13 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 		return nil, override.err
 	}
 	if n := r.batchSize * r.batches; n > maxImages {
-		return nil, badRequest("batch_size %d and n_iter %d: expected at most %d images, found %d", r.batchSize, r.batches, maxImages, n)
+		return nil, errs.Requestf("batch_size %d and n_iter %d: expected at most %d images, found %d", r.batchSize, r.batches, maxImages, n)
 	}
 	switch {
 	case img2img && len(r.init) == 0:
-		return nil, badRequest("init_images: expected an image, found nothing")
+		return nil, errs.Requestf("init_images: expected an image, found nothing")
 	case len(r.init) > maxInit:
-		return nil, badRequest("init_images: expected at most %d images, found %d", maxInit, len(r.init))
+		return nil, errs.Requestf("init_images: expected at most %d images, found %d", maxInit, len(r.init))
 	}
 	r.echo = f.raw
 	delete(r.echo, "url") // SillyTavern sends its own settings of the server too
@@ -135,9 +135,16 @@ type fields struct {
 	err error
 }
 
-func parseFields(body []byte) (*fields, error) {
+func readFields(r io.Reader) (*fields, error) {
 	f := &fields{}
+	body, err := io.ReadAll(r)
+	if err != nil {
+		return nil, errs.Requestf("cannot read the body: %w", err)
+	}
 	if err := json.Unmarshal(body, &f.raw); err != nil {
+		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			err = fmt.Errorf("found JSON %s", kind.Value)
+		}
 		return nil, invalid("the body: expected a JSON object: %v", err)
 	}
 	if f.raw == nil {
@@ -258,16 +265,16 @@ func decodeImage(text string, left *int) (*picture.Picture, error) {
 
 func decodeBase64(text string) ([]byte, error) {
 	if scheme, _, ok := strings.Cut(text, "://"); ok && len(scheme) < 10 {
-		return nil, badRequest("expected base64 or a data: URL, found a %s URL, which is not fetched", scheme)
+		return nil, errs.Requestf("expected base64 or a data: URL, found a %s URL, which is not fetched", scheme)
 	}
 	if _, data, ok := api.CutDataURL(text); ok {
 		text = data
 	} else if strings.HasPrefix(text, "data:") {
-		return nil, badRequest("expected a data: URL with base64")
+		return nil, errs.Requestf("expected a data: URL with base64")
 	}
 	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "= \t\r\n"))
 	if err != nil {
-		return nil, badRequest("expected base64 of an image file: %v", err)
+		return nil, errs.Requestf("expected base64 of an image file: %v", err)
 	}
 	return data, nil
 }

@@ -9,34 +9,17 @@ package sdapi
 
 import (
 	"cmp"
-	"context"
-	"iter"
 	"net/http"
 	"strings"
 	"sync"
 
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // prefix is the start of all paths, except that of [Handler.Root].
 const prefix = "/sdapi/v1/"
-
-// An Engine is what the handlers use of an [engine.Engine], whose jobs are of type J.
-type Engine[J Job] interface {
-	Submit(ctx context.Context, r engine.Request) (J, error)
-	Models() []engine.ModelInfo
-	Unload()
-}
-
-// A Job is what the handlers use of an [engine.Job].
-type Job interface {
-	Status() engine.Status
-	Cancel()
-	Pictures() []*engine.Picture
-	Wait(ctx context.Context) error
-	Events(ctx context.Context, after int) iter.Seq[engine.Event]
-}
 
 // A Config configures a handler.
 type Config struct {
@@ -51,9 +34,7 @@ type Config struct {
 
 // A Handler answers the requests under /sdapi/v1/.
 type Handler struct {
-	submit    func(ctx context.Context, r engine.Request) (Job, error)
-	models    func() []engine.ModelInfo
-	unload    func()
+	engine    api.Engine
 	loras     func() []string
 	maxPixels int
 	routes    map[string]route
@@ -67,16 +48,9 @@ type Handler struct {
 type route map[string]http.HandlerFunc
 
 // New returns a handler of the requests under /sdapi/v1/.
-func New[J Job](e Engine[J], c Config) *Handler {
+func New(e api.Engine, c Config) *Handler {
 	h := &Handler{
-		submit: func(ctx context.Context, r engine.Request) (Job, error) {
-			job, err := e.Submit(ctx, r)
-			if err != nil {
-				return nil, err
-			}
-			return job, nil
-		},
-		models: e.Models, unload: e.Unload, loras: c.LoRAs,
+		engine: e, loras: c.LoRAs,
 		maxPixels: cmp.Or(c.MaxPixels, picture.MaxPixels),
 		chosen:    map[string]string{}, runs: map[string][]*run{},
 	}
@@ -84,19 +58,19 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		h.loras = func() []string { return nil }
 	}
 	get := func(f func(r *http.Request) any) route {
-		return route{http.MethodGet: func(w http.ResponseWriter, r *http.Request) { write(w, http.StatusOK, f(r)) }}
+		return route{http.MethodGet: func(w http.ResponseWriter, r *http.Request) { api.WriteJSON(w, http.StatusOK, f(r)) }}
 	}
-	post := func(f func(r *http.Request)) route {
+	do := func(f func(r *http.Request)) route {
 		return route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) {
 			f(r)
-			write(w, http.StatusOK, struct{}{})
+			api.WriteJSON(w, http.StatusOK, struct{}{})
 		}}
 	}
 	options := get(h.options)
-	options[http.MethodPost] = h.setOptions
+	options[http.MethodPost] = post(h.setOptions)
 	h.routes = map[string]route{
-		"txt2img":              {http.MethodPost: func(w http.ResponseWriter, r *http.Request) { h.generate(w, r, false) }},
-		"img2img":              {http.MethodPost: func(w http.ResponseWriter, r *http.Request) { h.generate(w, r, true) }},
+		"txt2img":              {http.MethodPost: post(h.txt2img)},
+		"img2img":              {http.MethodPost: post(h.img2img)},
 		"options":              options,
 		"sd-models":            get(h.modelList),
 		"samplers":             get(samplerList),
@@ -105,11 +79,13 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		"latent-upscale-modes": get(emptyList),
 		"loras":                get(h.loraList),
 		"progress":             get(h.progress),
-		"interrupt":            post(h.interrupt),
-		"skip":                 post(h.interrupt), // of a job with several images, all that are not finished
-		"unload-checkpoint":    post(func(*http.Request) { h.unload() }),
-		"png-info":             {http.MethodPost: h.pngInfo},
-		"interrogate":          {http.MethodPost: h.interrogate},
+		"interrupt":            do(h.interrupt),
+		"skip":                 do(h.interrupt), // of a job with several images, all that are not finished
+		"unload-checkpoint":    do(func(*http.Request) { e.Unload() }),
+		"png-info":             {http.MethodPost: post(h.pngInfo)},
+		"interrogate":          {http.MethodPost: post(h.interrogate)},
+		"extra-single-image":   {http.MethodPost: post(h.extraImage)},
+		"extra-batch-images":   {http.MethodPost: post(h.extraImages)},
 	}
 	for _, name := range []string{
 		"sd-vae", "sd-modules", "script-info", "prompt-styles", "hypernetworks", "face-restorers", "realesrgan-models",
@@ -125,13 +101,26 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		h.routes[name] = get(func(*http.Request) any { return answer })
 	}
 	for _, name := range []string{"refresh-checkpoints", "refresh-loras", "refresh-vae", "refresh-embeddings"} {
-		refresh := func(w http.ResponseWriter, r *http.Request) { write(w, http.StatusOK, nil) } // lists are always new
+		refresh := func(w http.ResponseWriter, r *http.Request) { api.WriteJSON(w, http.StatusOK, nil) } // lists are always new
 		h.routes[name] = route{http.MethodPost: refresh}
 	}
-	for name, batch := range map[string]bool{"extra-single-image": false, "extra-batch-images": true} {
-		h.routes[name] = route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) { h.extras(w, r, batch) }}
-	}
 	return h
+}
+
+// post returns the handler of a request whose body is a JSON object, which the server limits.
+func post(f func(r *http.Request, body *fields) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var answer any
+		body, err := readFields(r.Body)
+		if err == nil {
+			answer, err = f(r, body)
+		}
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		api.WriteJSON(w, http.StatusOK, answer)
+	}
 }
 
 // ServeHTTP answers a request under /sdapi/v1/.
@@ -140,7 +129,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path = strings.TrimSuffix(path, "/")
 	methods := h.routes[path]
 	if !ok || methods == nil {
-		writeError(w, &statusError{status: http.StatusNotFound, message: "Not Found"})
+		writeError(w, &api.Error{Status: http.StatusNotFound, Message: "Not Found"})
 		return
 	}
 	r.Pattern = prefix + path // for logs
@@ -155,7 +144,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				w.Header().Add("Allow", m)
 			}
 		}
-		writeError(w, &statusError{status: http.StatusMethodNotAllowed, message: "Method Not Allowed"})
+		writeError(w, &api.Error{Status: http.StatusMethodNotAllowed, Message: "Method Not Allowed"})
 		return
 	}
 	f(w, r)
@@ -171,9 +160,9 @@ func (h *Handler) Root(page http.Handler) http.Handler {
 			page.ServeHTTP(w, r)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
-			writeError(w, &statusError{status: http.StatusMethodNotAllowed, message: "Method Not Allowed"})
+			writeError(w, &api.Error{Status: http.StatusMethodNotAllowed, Message: "Method Not Allowed"})
 		default:
-			write(w, http.StatusOK, h.drawThings(engine.Client(r.Context())))
+			api.WriteJSON(w, http.StatusOK, h.drawThings(engine.Client(r.Context())))
 		}
 	})
 }

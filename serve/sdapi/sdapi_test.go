@@ -205,10 +205,18 @@ func TestLoRAs(t *testing.T) {
 	names("name", "style", "other", "whole")(t, call(t, s, "GET", "/sdapi/v1/loras", ""))
 }
 
+func parse(body []byte, img2img bool) (*request, error) {
+	f, err := readFields(bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	return parseRequest(f, img2img)
+}
+
 // TestUnused sends each field of the table with its defaults, which are no warning, and with another value.
 func TestUnused(t *testing.T) {
 	warnings := func(name, value string) []string {
-		r, err := parseRequest([]byte(fmt.Sprintf(`{"%s":%s}`, name, value)), false)
+		r, err := parse([]byte(fmt.Sprintf(`{"%s":%s}`, name, value)), false)
 		if err != nil {
 			t.Fatalf("%s %s: %v", name, value, err)
 		}
@@ -547,7 +555,7 @@ func TestGuidanceError(t *testing.T) {
 
 // TestBody checks a body that is too large, and one that ends early.
 func TestBody(t *testing.T) {
-	h := New[*fakeJob](&fakeEngine{}, Config{})
+	h := New(&fakeEngine{}, Config{})
 	for _, path := range []string{"txt2img", "img2img", "options"} {
 		for status, body := range map[int]io.Reader{
 			413: strings.NewReader(strings.Repeat(" ", 11)), 400: iotest.ErrReader(io.ErrUnexpectedEOF),
@@ -628,7 +636,7 @@ func TestProgress(t *testing.T) {
 
 // TestQueued checks progress and interrupt of a job that waits, next to one that runs.
 func TestQueued(t *testing.T) {
-	h := New[*fakeJob](&fakeEngine{}, Config{})
+	h := New(&fakeEngine{}, Config{})
 	job := func(state engine.State) *fakeJob {
 		ctx, cancel := context.WithCancel(t.Context())
 		return &fakeJob{ctx: ctx, cancel: cancel, status: engine.Status{State: state, Images: 1, Model: "base", Left: 3 * time.Second}}
@@ -711,7 +719,7 @@ func TestNewestPreview(t *testing.T) {
 func TestUnload(t *testing.T) {
 	e := &fakeEngine{}
 	_, s := serve(t, e, Config{})
-	if got := call(t, s, "POST", "/sdapi/v1/unload-checkpoint", ""); string(got.body) != "{}" || e.unloaded != 1 {
+	if got := call(t, s, "POST", "/sdapi/v1/unload-checkpoint", ""); strings.TrimSpace(string(got.body)) != "{}" || e.unloaded != 1 {
 		t.Errorf("%s, and unloaded %d times", got.body, e.unloaded)
 	}
 }
@@ -734,18 +742,18 @@ func FuzzRequest(f *testing.F) {
 		f.Add([]byte(body), true)
 		f.Add([]byte(body), false)
 	}
-	h := New[*fakeJob](&fakeEngine{}, Config{LoRAs: testLoRAs, MaxPixels: 1 << 20})
+	h := New(&fakeEngine{}, Config{LoRAs: testLoRAs, MaxPixels: 1 << 20})
 	f.Fuzz(func(t *testing.T, body []byte, img2img bool) {
-		r, err := parseRequest(body, img2img)
+		r, err := parse(body, img2img)
 		if err != nil {
-			if s := statusOf(err); s != 400 && s != 422 {
+			if s := api.Status(err); s != 400 && s != 422 {
 				t.Errorf("status %d: %v", s, err)
 			}
 			return
 		}
 		p, err := h.plan(t.Context(), r)
 		if err != nil {
-			if s := statusOf(err); s != 400 && s != 404 {
+			if s := api.Status(err); s != 400 && s != 404 {
 				t.Errorf("status %d: %v", s, err)
 			}
 			return

@@ -1,5 +1,0 @@
-package native
-
-import "github.com/gomflux/gomflux/serve/engine"
-
-var _ Engine[*engine.Job] = (*engine.Engine)(nil)
