@@ -255,8 +255,7 @@ func writeSum(path string) error {
 // output runs a command and returns what it prints.
 func output(name string, args ...string) (string, error) {
 	out, err := exec.Command(name, args...).Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(exit.Stderr))
 	}
 	if err != nil {
