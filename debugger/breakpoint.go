@@ -280,8 +280,8 @@ func (s *Session) observe(b *breakpoint, st *stop) error {
 
 // pass remembers the name of a tensor that has passed.
 func (s *Session) pass(name string) {
-	if len(s.recent) == 10*shown {
-		s.recent = slices.Delete(s.recent, 0, 9*shown)
+	if len(s.recent) == shown {
+		s.recent = s.recent[1:]
 	}
 	s.recent = append(s.recent, name)
 	if !s.known[name] {

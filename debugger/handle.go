@@ -2,6 +2,7 @@ package debugger
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,13 +54,30 @@ var handlers = map[string]handler{
 	protocol.Out:       resuming(protocol.Out),
 	protocol.Step:      resuming(protocol.Step),
 	protocol.Accept:    resuming(protocol.Accept),
-	protocol.Location:  with((*Session).locate),
-	protocol.Vars:      with((*Session).describe),
-	protocol.Eval:      with((*Session).evaluate),
-	protocol.Save:      with((*Session).save),
-	protocol.Set:       with((*Session).replaceOutput),
+	protocol.Location:  atStop((*Session).locate),
+	protocol.Vars:      atStop((*Session).describe),
+	protocol.Eval:      atStop((*Session).evaluate),
+	protocol.Save:      atStop((*Session).save),
+	protocol.Set:       atStop((*Session).replaceOutput),
 	protocol.GetStatus: with((*Session).report),
 	protocol.Terminate: with((*Session).terminate),
+}
+
+// atStop is with, for commands that need a stop.
+func atStop[A any](f func(*Session, context.Context, *stop, A) (any, error)) handler {
+	return with(func(s *Session, ctx context.Context, a A) (any, error) {
+		s.mu.Lock()
+		at := s.at
+		var err error
+		if at == nil {
+			err = s.runs()
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		return f(s, ctx, at, a)
+	})
 }
 
 // noArguments are those of a command without any.
@@ -243,30 +261,13 @@ func (s *Session) runs() error {
 	return invalidf("the run is running (gomflux debug continue waits until it stops)")
 }
 
-// stopped returns the stop, or an error.
-func (s *Session) stopped() (*stop, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.at == nil {
-		return nil, s.runs()
-	}
-	return s.at, nil
-}
-
-func (s *Session) locate(context.Context, noArguments) (any, error) {
-	at, err := s.stopped()
-	if err != nil {
-		return nil, err
-	}
+func (s *Session) locate(_ context.Context, at *stop, _ noArguments) (any, error) {
 	return s.place(at), nil
 }
 
-func (s *Session) describe(ctx context.Context, a protocol.VarsArguments) (any, error) {
-	at, err := s.stopped()
-	if err != nil {
-		return nil, err
-	}
+func (s *Session) describe(ctx context.Context, at *stop, a protocol.VarsArguments) (any, error) {
 	v := *at.vars
+	var err error
 	if a.Weights {
 		err = s.compute(ctx, at, func() error {
 			v, err = s.weigh(at, v)
@@ -276,33 +277,22 @@ func (s *Session) describe(ctx context.Context, a protocol.VarsArguments) (any, 
 	return v, err
 }
 
-func (s *Session) evaluate(ctx context.Context, a protocol.EvalArguments) (any, error) {
-	at, err := s.stopped()
-	if err != nil {
-		return nil, err
-	}
+func (s *Session) evaluate(ctx context.Context, at *stop, a protocol.EvalArguments) (any, error) {
 	var out protocol.Evaluated
-	err = s.compute(ctx, at, func() error {
+	err := s.compute(ctx, at, func() error {
 		r, err := s.interpreter.Eval(ctx, s.env(at, at.Hit), a.Source)
 		if err != nil {
 			return invalidError{err}
 		}
-		out = protocol.Evaluated{Text: r.Text(), Value: r.JSON(), Output: r.Output}
+		out = protocol.Evaluated(r)
 		return nil
 	})
 	return out, err
 }
 
-func (s *Session) save(ctx context.Context, a protocol.SaveArguments) (any, error) {
-	at, err := s.stopped()
-	if err != nil {
-		return nil, err
-	}
-	out := protocol.Saved{Name: a.Name}
-	if out.Name == "" {
-		out.Name = at.Name
-	}
-	err = s.compute(ctx, at, func() error {
+func (s *Session) save(ctx context.Context, at *stop, a protocol.SaveArguments) (any, error) {
+	out := protocol.Saved{Name: cmp.Or(a.Name, at.Name)}
+	err := s.compute(ctx, at, func() (err error) {
 		x := at.tap.Output
 		if x == nil {
 			return invalidf("a checkpoint has no output to save (it has written its file)")
@@ -313,16 +303,12 @@ func (s *Session) save(ctx context.Context, a protocol.SaveArguments) (any, erro
 	return out, err
 }
 
-func (s *Session) replaceOutput(ctx context.Context, a protocol.SetArguments) (any, error) {
-	at, err := s.stopped()
-	if err != nil {
-		return nil, err
-	}
+func (s *Session) replaceOutput(ctx context.Context, at *stop, a protocol.SetArguments) (any, error) {
 	if name, input := inputOf(a.Source); input {
 		return nil, invalidf("%s is an input, which cannot be set (stop at the module that computes it, and set its output)", name)
 	}
 	out := protocol.Replaced{Name: at.Name}
-	err = s.compute(ctx, at, func() error {
+	err := s.compute(ctx, at, func() (err error) {
 		out.Source, err = s.replace(at, a.Source)
 		return err
 	})

@@ -36,9 +36,6 @@ type Options struct {
 	Folder  string // in which it was started
 	Output  string // file with what the run prints
 	Tree    *runs.Tree
-	// Compare is the function of expressions that compares two tensors, which have the same number
-	// of elements.
-	Compare func(got, want []float32) expr.Difference
 	// Replay reports that the run is a replay, which has the reference's tensors.
 	Replay bool
 	// Context is that of the run, and Terminate ends it.
@@ -99,7 +96,6 @@ func New(o Options) (*Session, error) {
 		Options: o, began: time.Now(), state: protocol.Starting, changed: make(chan struct{}), begin: make(chan struct{}),
 		known: map[string]bool{}, held: map[string]*held{}, interpreter: expr.New(),
 	}
-	s.interpreter.Compare = o.Compare
 	var err error
 	if s.trace, err = newTrace(strings.TrimSuffix(o.Output, protocol.OutputSuffix) + protocol.TraceSuffix); err != nil {
 		return nil, err
@@ -215,7 +211,7 @@ func (s *Session) status() protocol.Status {
 	status := protocol.Status{
 		Session: s.Name, Side: runs.Gomflux, State: s.state, Progress: s.progress, Error: s.err, ExitCode: s.exitCode,
 		Command: s.Command, PID: s.PID, Folder: s.Folder, Began: s.began.Format(time.RFC3339),
-		Run: s.run, Trace: s.trace.file, Output: s.Output, Last: s.lastSeen(),
+		Run: s.run, Trace: s.trace.file, Output: s.Output, Last: slices.Clone(s.recent),
 	}
 	if s.at != nil {
 		at := s.at.Stop
@@ -230,10 +226,6 @@ func (s *Session) status() protocol.Status {
 
 // shown is the number of names of tensors before a stop.
 const shown = 5
-
-func (s *Session) lastSeen() []string {
-	return slices.Clone(s.recent[max(0, len(s.recent)-shown):])
-}
 
 // Hook is the hook of the run.
 func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
@@ -307,8 +299,7 @@ func at(values []float32, step int) *float64 {
 	if step < 0 || step >= len(values) {
 		return nil
 	}
-	v := float64(values[step])
-	return &v
+	return new(float64(values[step]))
 }
 
 // A held has tensors of a call that is not done.

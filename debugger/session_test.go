@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomflux/gomflux/debugger/expr"
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -44,7 +43,6 @@ func start(t *testing.T, replay bool) *run {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s, err := New(Options{
 		Name: "1", Command: []string{"generate"}, Output: output.Name(), Tree: tree, Context: ctx, Terminate: cancel, Replay: replay,
-		Compare: func(got, want []float32) expr.Difference { return expr.Difference{{Name: "max", Value: 0.0}} },
 	})
 	if err != nil {
 		t.Fatal(err)

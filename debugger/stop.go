@@ -42,7 +42,7 @@ func (s *Session) stop(at *stop) error {
 	}
 	at.device, at.work, at.resume = mlx.CurrentDevice(), make(chan func()), make(chan struct{})
 	s.mu.Lock()
-	at.before = s.lastSeen()
+	at.before = slices.Clone(s.recent)
 	if n := len(at.before); n > 0 && at.before[n-1] == at.Name { // it has passed
 		at.before = at.before[:n-1]
 	}
@@ -206,10 +206,7 @@ func variable(name string, kind hooks.Kind, x *mlx.Array) (protocol.Variable, er
 	if err != nil {
 		return v, fmt.Errorf("%s: %w", name, err)
 	}
-	v.Stats = stats
-	for _, f := range first {
-		v.Preview = append(v.Preview, checkpoint.Float(f))
-	}
+	v.Stats, v.Preview = stats, checkpoint.Floats(first)
 	return v, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.starlark.net/syntax"
 
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/parity/report"
 )
 
 // A call is a call of a function by an expression.
@@ -154,7 +155,11 @@ func compare(c *call) starlark.Value {
 	if a, b := got.a.Shape(), want.a.Shape(); !slices.Equal(a, b) {
 		fail("compare: shape %s and %s", shapeText(a), shapeText(b))
 	}
-	return &difference{c.in.Compare(got.a.Floats(), want.a.Floats())}
+	d := report.Compare(got.a.Floats(), want.a.Floats())
+	return &difference{[]starlark.Value{
+		starlark.Float(d.L2), starlark.Float(d.Max), starlark.Float(d.MaxRef), starlark.Float(d.Mean), starlark.Float(d.Cosine),
+		starlark.MakeInt(d.At), starlark.MakeInt(d.Count), starlark.Bool(d.Finite),
+	}}
 }
 
 // sum adds the elements of a tensor, list, or other iterable value.
@@ -230,45 +235,28 @@ func printLine(c *call) starlark.Value {
 }
 
 // difference is the result of compare.
-type difference struct{ measures Difference }
+type difference struct{ values []starlark.Value } // of measures
+
+// measures are the attributes of a difference, in the order in which they are printed.
+var measures = []string{"l2", "max", "max_ref", "mean", "cosine", "at", "count", "finite"}
 
 func (d *difference) Type() string          { return "difference" }
 func (d *difference) Freeze()               {}
 func (d *difference) Truth() starlark.Bool  { return true }
 func (d *difference) Hash() (uint32, error) { return 0, errors.New("a difference cannot be a key") }
+func (d *difference) AttrNames() []string   { return measures }
 
 func (d *difference) String() string {
 	var words []string
-	for _, m := range d.measures {
-		words = append(words, m.Name+"="+repr(m.value()))
+	for i, name := range measures {
+		words = append(words, name+"="+repr(d.values[i]))
 	}
 	return "difference(" + strings.Join(words, ", ") + ")"
 }
 
-func (m Measure) value() starlark.Value {
-	switch v := m.Value.(type) {
-	case bool:
-		return starlark.Bool(v)
-	case int:
-		return starlark.MakeInt(v)
-	case float64:
-		return starlark.Float(v)
-	}
-	return starlark.None
-}
-
 func (d *difference) Attr(name string) (starlark.Value, error) {
-	for _, m := range d.measures {
-		if m.Name == name {
-			return m.value(), nil
-		}
+	if i := slices.Index(measures, name); i >= 0 {
+		return d.values[i], nil
 	}
 	return nil, nil
-}
-
-func (d *difference) AttrNames() (out []string) {
-	for _, m := range d.measures {
-		out = append(out, m.Name)
-	}
-	return out
 }

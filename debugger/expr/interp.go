@@ -22,10 +22,6 @@ import (
 // An Interpreter evaluates the expressions of a session. It must be used inside [mlx.Do], except
 // Compile. Its methods can be called from several goroutines; one waits for the other.
 type Interpreter struct {
-	// Compare compares two tensors with the same number of elements, as the parity harness
-	// does. Without it, expressions have no function compare.
-	Compare func(got, want []float32) Difference
-
 	mu sync.Mutex
 	// names has what names stand for: functions, global variables, and the names of the stop.
 	// Functions look up names here when they are called, so that they see the latest values.
@@ -34,15 +30,6 @@ type Interpreter struct {
 	running  *run             // the running evaluation, or nil
 	compiled int              // number of compiled sources
 	promised map[string]bool  // variables that conditions keep
-}
-
-// A Difference has the measures of a comparison, in the order in which they are printed.
-type Difference []Measure
-
-// A Measure is an attribute of a comparison's result. The value is a float64, int or bool.
-type Measure struct {
-	Name  string
-	Value any
 }
 
 // New returns an interpreter without definitions.
@@ -241,7 +228,7 @@ func (in *Interpreter) known() []string {
 	names := slices.Concat(in.names.Keys(), starlark.Universe.Keys(), stopNames, []string{"load"})
 	hidden := []string{loadName, powName, sliceName, ellipsisName}
 	names = slices.DeleteFunc(names, func(name string) bool {
-		return name[0] == '$' || slices.Contains(hidden, name) || name == "compare" && in.Compare == nil
+		return name[0] == '$' || slices.Contains(hidden, name)
 	})
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -274,8 +261,8 @@ func (g globals) SetKey(k, v starlark.Value) error {
 
 // explain turns an error of Starlark into one line with the line of the source.
 func (r *run) explain(p *program, err error) error {
-	var e *starlark.EvalError
-	if err == nil || !errors.As(err, &e) {
+	e, ok := errors.AsType[*starlark.EvalError](err)
+	if !ok {
 		return oneLine("", err)
 	}
 	at := ""

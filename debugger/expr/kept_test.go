@@ -32,8 +32,8 @@ func TestKept(t *testing.T) {
 		"a.sum()": "42.0", "b.sum()": "21.0", "c[0].sum()": "15.0", "c[1]['k'][0].sum()": "27.0", "f(1).sum()": "279.0",
 		"g().sum()": "84.0", "m()": "30.0", "kept.sum()": "126.0", "d['x'].sum()": "294.0", "part.sum()": "5.0", "(a + out).sum()": "63.0",
 	} {
-		if r, err := eval(t, in, source); err != nil || r.Text() != want {
-			t.Errorf("%s: found %s, %v, expected %s", source, r.Text(), err, want)
+		if r, err := eval(t, in, source); err != nil || r.Text != want {
+			t.Errorf("%s: found %s, %v, expected %s", source, r.Text, err, want)
 		}
 	}
 	mlxtest.Do(t, in.Close)
@@ -53,7 +53,7 @@ func TestLatest(t *testing.T) {
 			if err != nil {
 				t.Errorf("step %d: %s: %v", step, source, err)
 			}
-			text = r.Text()
+			text = r.Text
 		})
 		return text
 	}
@@ -166,7 +166,7 @@ func TestConditions(t *testing.T) {
 func TestOutput(t *testing.T) {
 	r, err := eval(t, newInterpreter(), "print('mean', out.mean(), sep=': ')\nfor r in out:\n  print(r)\nNone")
 	want := "mean: 3.5|tensor(float32, (3,))|tensor(float32, (3,))"
-	if found := strings.Join(r.Output, "|"); err != nil || found != want || r.Text() != "" || r.JSON() != nil {
+	if found := strings.Join(r.Output, "|"); err != nil || found != want || r.Text != "" || r.Value != nil {
 		t.Errorf("found %q, %v, expected %q", found, err, want)
 	}
 }
@@ -241,7 +241,7 @@ func checkDtype(t *testing.T, in *Interpreter, x string) {
 			strings.Contains(err.Error(), "[") && strings.Contains(err.Error(), "] ")) {
 			t.Errorf("%s: error of MLX %v", source, err)
 		}
-		return r.Text()
+		return r.Text
 	}
 	run("x = " + x)
 	for token := range arrayOps {

@@ -41,11 +41,11 @@ func TestLimits(t *testing.T) {
 		}
 		r, err := eval(t, in, c[0])
 		if err == nil || !strings.Contains(err.Error(), c[1]) {
-			t.Errorf("%s: found %.100s, %v, expected an error with %q", c[0], r.Text(), err, c[1])
+			t.Errorf("%s: found %.100s, %v, expected an error with %q", c[0], r.Text, err, c[1])
 		}
 		maxTime = 5 * time.Second
 	}
-	if r, err := eval(t, in, "out.sum()"); err != nil || r.Text() != "21.0" {
+	if r, err := eval(t, in, "out.sum()"); err != nil || r.Text != "21.0" {
 		t.Errorf("found %v, %v after the limits", r, err)
 	}
 }

@@ -55,8 +55,7 @@ func (in *Interpreter) compile(source string, condition bool) (*program, error) 
 		return nil, w.err
 	}
 	known := func(name string) bool {
-		return in.names.Has(name) && (name != "compare" || in.Compare != nil) || w.assigned[name] || in.promised[name] ||
-			slices.Contains(stopNames, name)
+		return in.names.Has(name) || w.assigned[name] || in.promised[name] || slices.Contains(stopNames, name)
 	}
 	if p.program, err = starlark.FileProgram(f, known); err != nil {
 		return nil, in.resolveError(err, w)
@@ -188,8 +187,7 @@ var missing = map[string]string{
 
 // parseError returns an error of the syntax as one line.
 func (w *rewriter) parseError(err error) error {
-	var e syntax.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[syntax.Error](err); ok {
 		hint := ""
 		for begin, text := range missing {
 			if strings.HasPrefix(e.Msg, begin) {
@@ -203,8 +201,8 @@ func (w *rewriter) parseError(err error) error {
 
 // resolveError returns the first error about names as one line.
 func (in *Interpreter) resolveError(err error, w *rewriter) error {
-	var list resolve.ErrorList
-	if !errors.As(err, &list) || len(list) == 0 {
+	list, _ := errors.AsType[resolve.ErrorList](err)
+	if len(list) == 0 {
 		return oneLine("", err)
 	}
 	e := list[0]

@@ -15,19 +15,14 @@ const maxDetails = 16
 
 // A Result is what an evaluation returns. It does not depend on the arrays of the run.
 type Result struct {
+	// Text is the value as Python's repr writes it, or "" for None. A tensor is described by its
+	// dtype, shape, statistics and first elements.
+	Text string
+	// Value is the value for [encoding/json]. A tensor is a [Tensor].
+	Value any
 	// Output has the lines that were printed.
 	Output []string
-
-	text  string
-	value any
 }
-
-// Text returns the value as Python's repr writes it, or "" for None. A tensor is described by its
-// dtype, shape, statistics and first elements.
-func (r Result) Text() string { return r.text }
-
-// JSON returns the value for [encoding/json]. A tensor is a [Tensor].
-func (r Result) JSON() any { return r.value }
 
 // A Tensor describes a tensor of a result, with the names of [debug.Record].
 type Tensor struct {
@@ -64,11 +59,11 @@ func (r *run) describe(v starlark.Value) Result {
 	}
 	if t, ok := v.(*tensor); ok {
 		d := t.describe(true)
-		return Result{text: d.String(), value: d}
+		return Result{Text: d.String(), Value: d}
 	}
-	out := Result{text: repr(v)} // fails if the value is too long, or contains itself
+	out := Result{Text: repr(v)} // fails if the value is too long, or contains itself
 	details := 0
-	out.value = r.json(v, &details)
+	out.Value = r.json(v, &details)
 	return out
 }
 
@@ -91,8 +86,8 @@ func (r *run) json(v starlark.Value, details *int) any {
 		return v.describe(*details <= maxDetails)
 	case *difference:
 		out := map[string]any{}
-		for _, m := range v.measures {
-			out[m.Name] = r.json(m.value(), details)
+		for i, name := range measures {
+			out[name] = r.json(v.values[i], details)
 		}
 		return out
 	case *starlark.Dict:
@@ -115,10 +110,7 @@ func (t *tensor) describe(details bool) Tensor {
 	out := Tensor{Shape: append([]int{}, t.a.Shape()...), Dtype: t.a.Dtype().String()}
 	if details {
 		s := t.summarize()
-		out.Stats = &s
-		for _, v := range t.first {
-			out.Preview = append(out.Preview, checkpoint.Float(v))
-		}
+		out.Stats, out.Preview = &s, checkpoint.Floats(t.first)
 	}
 	return out
 }

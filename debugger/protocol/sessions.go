@@ -220,8 +220,7 @@ func (f *Folder) Forget(sessions []Status) error {
 	var errs []error
 	for _, s := range sessions {
 		if s.Ended() {
-			_, err := f.forget(s.Session)
-			errs = append(errs, err)
+			errs = append(errs, f.forget(s.Session))
 		}
 	}
 	return errors.Join(errs...)
@@ -232,20 +231,16 @@ func (f *Folder) Forget(sessions []Status) error {
 const forgetWait = 2 * time.Second
 
 // forget removes NAME.json unless a new session has taken the name.
-func (f *Folder) forget(name string) (*Status, error) {
+func (f *Folder) forget(name string) error {
 	release, err := f.lock(name, forgetWait)
 	if errors.Is(err, filelock.ErrHeld) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer release()
-	s, err := f.readStatus(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		s, err = nil, nil
-	}
-	return s, errors.Join(err, f.remove(name, statusSuffix, socketSuffix, tempSuffix, lockSuffix))
+	return f.remove(name, statusSuffix, socketSuffix, tempSuffix, lockSuffix)
 }
 
 // Choose returns the session that a command of a side is meant for: the named one, of

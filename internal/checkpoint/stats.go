@@ -13,6 +13,15 @@ import (
 // or "-Infinity".
 type Float float64
 
+// Floats returns numbers for JSON, never nil.
+func Floats(values []float64) []Float {
+	out := make([]Float, len(values))
+	for i, v := range values {
+		out[i] = Float(v)
+	}
+	return out
+}
+
 // MarshalJSON implements json.Marshaler.
 func (f Float) MarshalJSON() ([]byte, error) {
 	switch v := float64(f); {

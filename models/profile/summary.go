@@ -120,16 +120,27 @@ func (s *sums) summary() *Summary {
 
 // Groups returns the sums of modules of the same class whose names differ only in numbers and whose
 // outputs have the same shape, with * for each number that differs. The first has the largest Self.
-func (s *Summary) Groups() (groups []*Module) {
+func (s *Summary) Groups() []*Module { return grouped(s.Modules) }
+
+// Classes returns the sums of modules of the same class, whose names are those of the classes. The
+// first has the largest Self. The values of the pipeline have no class.
+func (s *Summary) Classes() []*Module {
+	var all []*Module
+	for _, m := range s.Modules {
+		all = append(all, &Module{Name: m.Class, Class: m.Class, Calls: m.Calls, Self: m.Self, Total: m.Total, Peak: m.Peak})
+	}
+	return grouped(all)
+}
+
+func grouped(all []*Module) (groups []*Module) {
 	type key struct{ phase, pattern, class, shape string }
 	found := map[key]*Module{}
-	for _, m := range s.Modules {
+	for _, m := range all {
 		k := key{m.Phase, pattern(m.Name), m.Class, m.ShapeText()}
 		g := found[k]
 		if g == nil {
-			first := *m
-			found[k] = &first
-			groups = append(groups, &first)
+			found[k] = new(*m)
+			groups = append(groups, found[k])
 			continue
 		}
 		g.Name = merge(g.Name, m.Name)
@@ -138,24 +149,6 @@ func (s *Summary) Groups() (groups []*Module) {
 	}
 	slices.SortStableFunc(groups, func(a, b *Module) int { return cmp.Compare(b.Self, a.Self) })
 	return groups
-}
-
-// Classes returns the sums of modules of the same class, whose names are those of the classes. The
-// first has the largest Self. The values of the pipeline have no class.
-func (s *Summary) Classes() (classes []*Module) {
-	found := map[string]*Module{}
-	for _, m := range s.Modules {
-		c := found[m.Class]
-		if c == nil {
-			c = &Module{Name: m.Class, Class: m.Class}
-			found[m.Class] = c
-			classes = append(classes, c)
-		}
-		c.Calls += m.Calls
-		c.Self, c.Total, c.Peak = c.Self+m.Self, c.Total+m.Total, max(c.Peak, m.Peak)
-	}
-	slices.SortStableFunc(classes, func(a, b *Module) int { return cmp.Compare(b.Self, a.Self) })
-	return classes
 }
 
 // pattern returns a name with * for numbers.

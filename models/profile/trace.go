@@ -42,19 +42,19 @@ type memory struct {
 
 // sliceArgs describe a slice.
 type sliceArgs struct {
-	Module   string   `json:"module,omitempty"` // or value: the whole name
-	Class    string   `json:"class,omitempty"`
-	Step     *int     `json:"evaluation,omitempty"` // of the denoising model
-	Call     int      `json:"call,omitempty"`
-	Negative bool     `json:"negative,omitempty"`
-	Shape    []int    `json:"shape,omitempty"`
-	Dtype    string   `json:"dtype,omitempty"`
-	Self     *float64 `json:"self_us,omitempty"`
-	Total    *float64 `json:"total_us,omitempty"`
-	Host     float64  `json:"host_us,omitempty"`
-	Peak     int      `json:"peak_memory_bytes"`
-	Active   int      `json:"active_memory_bytes"`
-	Cache    int      `json:"cache_memory_bytes"`
+	Module   string  `json:"module,omitempty"` // or value: the whole name
+	Class    string  `json:"class,omitempty"`
+	Step     *int    `json:"evaluation,omitempty"` // of the denoising model
+	Call     int     `json:"call,omitempty"`
+	Negative bool    `json:"negative,omitempty"`
+	Shape    []int   `json:"shape,omitempty"`
+	Dtype    string  `json:"dtype,omitempty"`
+	Self     float64 `json:"self_us"`
+	Total    float64 `json:"total_us"`
+	Host     float64 `json:"host_us,omitempty"`
+	Peak     int     `json:"peak_memory_bytes"`
+	Active   int     `json:"active_memory_bytes"`
+	Cache    int     `json:"cache_memory_bytes"`
 }
 
 func newTrace(w io.Writer) *trace {
@@ -82,12 +82,10 @@ func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1
 
 // slice writes a frame that has ended.
 func (t *trace) slice(f *frame, dur time.Duration) {
-	us := microseconds(dur)
-	e := event{Name: f.name, Category: string(f.kind), Phase: "X", Time: microseconds(f.start), Duration: &us, Process: 1, Thread: 1}
-	self, total := microseconds(f.self), microseconds(f.total)
-	args := sliceArgs{
-		Self: &self, Total: &total, Host: microseconds(f.host), Peak: f.peak, Active: t.before.Active, Cache: t.before.Cache,
-	}
+	e := event{Name: f.name, Category: string(f.kind), Phase: "X", Time: microseconds(f.start), Duration: new(microseconds(dur)),
+		Process: 1, Thread: 1}
+	args := sliceArgs{Self: microseconds(f.self), Total: microseconds(f.total), Host: microseconds(f.host),
+		Peak: f.peak, Active: t.before.Active, Cache: t.before.Cache}
 	if f.kind == moduleFrame {
 		args.Module = f.name
 	}
@@ -127,10 +125,8 @@ func (t *trace) host(start, end time.Duration) {
 		return
 	}
 	// inside the slices around it, whose ends it may share
-	us := microseconds(end - start - 2)
-	t.write(event{
-		Name: "host", Category: "host", Phase: "X", Time: microseconds(start + 1), Duration: &us, Process: 1, Thread: 1,
-	})
+	t.write(event{Name: "host", Category: "host", Phase: "X", Time: microseconds(start + 1), Duration: new(microseconds(end - start - 2)),
+		Process: 1, Thread: 1})
 }
 
 // memory writes the counters, if they have changed.

@@ -88,12 +88,7 @@ var replacements = []replacement{
 		x, gate := normal(d.dtype, 1, 1, tokens, d.width), normal(d.dtype, 0.1, 1, 1, d.width)
 		return func() []*mlx.Array { return []*mlx.Array{mlx.GatedSum(x, gate, x)} }
 	}},
-	{[]string{"activation"}, func(d dimensions, tokens int) func() []*mlx.Array {
-		x := normal(d.dtype, 1, 1, tokens, 2*d.hidden)
-		return func() []*mlx.Array {
-			return []*mlx.Array{mlx.SwiGLU(nil, mlx.Columns{X: x, Size: d.hidden}, mlx.Columns{X: x, From: d.hidden, Size: d.hidden})}
-		}
-	}},
+	{[]string{"activation"}, swiGLU},
 	{[]string{"group_apply", "group_factors", "group_statistics"}, groupNorm},
 	{[]string{"bias_sum"}, func(d dimensions, tokens int) func() []*mlx.Array {
 		x, bias := normal(d.dtype, 1, 1, tokens, d.width), normal(d.dtype, 1, d.width)
@@ -127,12 +122,7 @@ var replacements = []replacement{
 		x, w := normal(d.dtype, 1, 1, tokens, d.width), normal(d.dtype, 1, d.width)
 		return func() []*mlx.Array { return []*mlx.Array{x.RMSNorm(w, 1e-6), x.LayerNorm(nil, nil, 1e-6)} }
 	}},
-	{[]string{"host_activations"}, func(d dimensions, tokens int) func() []*mlx.Array {
-		x := normal(d.dtype, 1, 1, tokens, 2*d.hidden)
-		return func() []*mlx.Array {
-			return []*mlx.Array{mlx.SwiGLU(nil, mlx.Columns{X: x, Size: d.hidden}, mlx.Columns{X: x, From: d.hidden, Size: d.hidden})}
-		}
-	}},
+	{[]string{"host_activations"}, swiGLU},
 	{[]string{"host_group_norms"}, groupNorm},
 }
 
@@ -142,4 +132,12 @@ func groupNorm(d dimensions, tokens int) func() []*mlx.Array {
 	norm := nn.NewGroupNorm(32, d.channels, 1e-6)
 	norm.Weight.Array, norm.Bias.Array = normal(d.dtype, 1, d.channels), normal(d.dtype, 1, d.channels)
 	return func() []*mlx.Array { return []*mlx.Array{norm.SiLU(x, nil)} }
+}
+
+// swiGLU prepares the activation of a feed-forward layer.
+func swiGLU(d dimensions, tokens int) func() []*mlx.Array {
+	x := normal(d.dtype, 1, 1, tokens, 2*d.hidden)
+	return func() []*mlx.Array {
+		return []*mlx.Array{mlx.SwiGLU(nil, mlx.Columns{X: x, Size: d.hidden}, mlx.Columns{X: x, From: d.hidden, Size: d.hidden})}
+	}
 }

@@ -100,15 +100,11 @@ func (c *CaseResult) slower(candidate, other string) bool {
 type Meter struct {
 	// Now returns the time; nil is [time.Now].
 	Now func() time.Time
-	// Rounds is how many times all candidates are timed in turn, forwards and backwards. 0 is
-	// [DefaultRounds].
+	// Rounds is how many times all candidates are timed in turn, forwards and backwards.
 	Rounds int
 	// Progress, if set, is called before a case is timed.
 	Progress func(comparison, name string)
 }
-
-// DefaultRounds is the default of Meter.Rounds.
-const DefaultRounds = 3
 
 // Measure times all comparisons, and returns the settings that follow.
 func (m *Meter) Measure(list []Comparison) (s Settings, results []Result) {
@@ -189,12 +185,8 @@ func (m *Meter) time(candidates []string, trials []Trial) []Time {
 	for i := range slices.Backward(trials) {
 		order = append(order, i)
 	}
-	rounds := m.Rounds
-	if rounds == 0 {
-		rounds = DefaultRounds
-	}
 	first := make([]bool, len(trials))
-	for range rounds {
+	for range m.Rounds {
 		for _, i := range order {
 			if samples[i][0] > hopeless*fastest {
 				continue

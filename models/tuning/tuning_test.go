@@ -164,7 +164,7 @@ func TestMeterFails(t *testing.T) {
 			return []*mlx.Array{mlx.Zeros(mlx.Float32, 2, 3).Matmul(mlx.Zeros(mlx.Float32, 2, 3))}
 		}
 		ended := false
-		settings, results := (&Meter{}).Measure([]Comparison{
+		settings, results := (&Meter{Rounds: 3}).Measure([]Comparison{
 			{Name: "wrong", Candidates: []string{"a"},
 				Choose: func(s *Settings, _ []CaseResult) string { s.Dtype = "float16"; return "" },
 				Cases: []Case{{"x", func() []Trial {
@@ -464,7 +464,7 @@ func TestUnwritten(t *testing.T) {
 func TestStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	err := mlx.Do(ctx, func() error {
-		(&Meter{}).Measure([]Comparison{{Name: "x", Candidates: []string{"a"}, Cases: []Case{{"y", func() []Trial {
+		(&Meter{Rounds: 3}).Measure([]Comparison{{Name: "x", Candidates: []string{"a"}, Cases: []Case{{"y", func() []Trial {
 			return []Trial{{Run: func() []*mlx.Array { cancel(); return nil }}}
 		}}}, Choose: func(*Settings, []CaseResult) string { return "" }}})
 		return fmt.Errorf("measured to the end")

@@ -63,10 +63,7 @@ func DiffArrays(got, want *checkpoint.Array, limits *Limits) *ArrayDiff {
 // RecordOf describes a tensor by its name, shape, dtype and first values, and by its statistics if
 // those are wanted.
 func RecordOf(a *checkpoint.Array, stats bool) runs.Record {
-	rec := runs.Record{Name: a.Name, Shape: a.Shape, Dtype: a.Dtype.Long()}
-	for _, v := range a.First(previewed) {
-		rec.Preview = append(rec.Preview, checkpoint.Float(v))
-	}
+	rec := runs.Record{Name: a.Name, Shape: a.Shape, Dtype: a.Dtype.Long(), Preview: checkpoint.Floats(a.First(previewed))}
 	if stats {
 		rec.Stats = a.Stats()
 	}

@@ -162,10 +162,7 @@ func newRecord(t checkpoint.Tensor, stats checkpoint.Stats, first []float64, at 
 	rec := Record{
 		Name: t.Name, HitCount: 1, Timestamp: time.Now().Format(timestamp), Location: at,
 		Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: stats,
-		Preview: []checkpoint.Float{},
-	}
-	for _, v := range first {
-		rec.Preview = append(rec.Preview, checkpoint.Float(v))
+		Preview: checkpoint.Floats(first),
 	}
 	rec.Point = rec.Kind().String()
 	return rec

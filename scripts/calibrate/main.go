@@ -43,20 +43,21 @@ import (
 
 // options are the options of the command line.
 type options struct {
-	folder   string
-	device   string
-	dtype    string
-	quantize string
-	sizes    []int // sides of images; empty: fractions of the model's default
-	batches  []int
-	repeats  int
+	folder  string
+	load    models.LoadOptions
+	sizes   []int // sides of images; empty: fractions of the model's default
+	batches []int
+	repeats int
 }
 
 func main() {
 	o := options{batches: []int{1, 2, 4}}
-	flag.StringVar(&o.device, "device", "", "cpu or gpu (default: a GPU if there is one)")
-	flag.StringVar(&o.dtype, "dtype", "", "float32, bfloat16 or float16 (default: the device's)")
-	flag.StringVar(&o.quantize, "quantize", "", "3, 4, 5, 6, 8, mxfp4, mxfp8 or nvfp4")
+	flag.Func("device", "cpu or gpu (default: a GPU if there is one)", parsed(&o.load.Device, mlx.ParseDevice))
+	flag.Func("dtype", "float32, bfloat16 or float16 (default: the device's)", parsed(&o.load.Dtype, mlx.ParseDtype))
+	flag.Func("quantize", "3, 4, 5, 6, 8, mxfp4, mxfp8 or nvfp4", func(s string) (err error) {
+		o.load.Quantize, err = component.ParseQuantization(s, 0)
+		return err
+	})
 	flag.Func("sizes", "`sides` of images, separated by commas "+
 		"(default: a quarter, half and all of the model's default size, on the CPU at most 256)", numbers(&o.sizes))
 	flag.Func("batches", "batch sizes, as `numbers` separated by commas (default 1,2,4)", numbers(&o.batches))
@@ -76,6 +77,15 @@ func main() {
 	if err := calibrate(ctx, os.Stdout, o); err != nil {
 		fmt.Fprintln(os.Stderr, "calibrate:", err)
 		os.Exit(1)
+	}
+}
+
+// parsed sets an option to what is parsed.
+func parsed[T any](option **T, parse func(string) (T, error)) func(string) error {
+	return func(s string) error {
+		v, err := parse(s)
+		*option = &v
+		return err
 	}
 }
 
@@ -121,31 +131,10 @@ func calibrate(ctx context.Context, w io.Writer, o options) error {
 // load loads the model with constants that can be changed.
 func load(o options) (*bench, error) {
 	b := &bench{trial: map[*component.Class]component.BlockMemory{}}
-	to := models.LoadOptions{BlockMemory: b.stack}
-	if o.device != "" {
-		d, err := mlx.ParseDevice(o.device)
-		if err != nil {
-			return nil, err
-		}
-		to.Device = &d
-	}
-	if o.dtype != "" {
-		d, err := mlx.ParseDtype(o.dtype)
-		if err != nil {
-			return nil, err
-		}
-		to.Dtype = &d
-	}
-	if o.quantize != "" {
-		q, err := component.ParseQuantization(o.quantize, 0)
-		if err != nil {
-			return nil, err
-		}
-		to.Quantize = q
-	}
+	o.load.BlockMemory = b.stack
 	var err error
 	before := settled()
-	if b.Pipeline, err = models.Load(os.DirFS(o.folder), to); err != nil {
+	if b.Pipeline, err = models.Load(os.DirFS(o.folder), o.load); err != nil {
 		return nil, err
 	}
 	b.weights = settled() - before

@@ -56,7 +56,7 @@ func copyMacLibraries(lib, from, mlxc string) error {
 		if i > 0 {
 			dir = filepath.Join(lib, "macos"+b.minimum.String())
 		}
-		if err := copyBuild(filepath.Join(dir, "mlx", "lib"), b.dir); err != nil {
+		if err := copyFiles(filepath.Join(dir, "mlx", "lib"), b.dir, "*"); err != nil {
 			return err
 		}
 		if mlxc != "" {
@@ -69,21 +69,6 @@ func copyMacLibraries(lib, from, mlxc string) error {
 		}
 		if err := sameFunctions(filepath.Join(builds[0].dir, "libmlx.dylib"), filepath.Join(b.dir, "libmlx.dylib")); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-func copyBuild(to, from string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.Type().IsRegular() && !strings.HasSuffix(e.Name(), ".a") {
-			if err := copyFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

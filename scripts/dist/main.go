@@ -117,13 +117,18 @@ func copyLibraries(stage string) error {
 	if runtime.GOOS == "darwin" {
 		return copyMacLibraries(filepath.Join(stage, "lib"), setupMacOS, filepath.Join(setupLib, "libmlxc.dylib"))
 	}
-	for _, pattern := range []string{"libmlxc.so", "mlx/lib/*", "mlx_*.libs/*"} {
-		paths, err := filepath.Glob(filepath.Join(setupLib, pattern))
+	return copyFiles(filepath.Join(stage, "lib"), setupLib, "libmlxc.so", "mlx/lib/*", "mlx_*.libs/*")
+}
+
+// copyFiles copies the files of a folder that match patterns, but for static libraries.
+func copyFiles(to, from string, patterns ...string) error {
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(filepath.Join(from, pattern))
 		if err != nil {
 			return err
 		}
 		if len(paths) == 0 {
-			return fmt.Errorf("no %s in %s (run make setup)", pattern, setupLib)
+			return fmt.Errorf("no %s in %s (run make setup)", pattern, from)
 		}
 		for _, path := range paths {
 			info, err := os.Stat(path)
@@ -133,11 +138,11 @@ func copyLibraries(stage string) error {
 			if info.IsDir() || strings.HasSuffix(path, ".a") {
 				continue // for those who compile against MLX
 			}
-			rel, err := filepath.Rel(setupLib, path)
+			rel, err := filepath.Rel(from, path)
 			if err != nil {
 				return err
 			}
-			if err := copyFile(path, filepath.Join(stage, "lib", rel)); err != nil {
+			if err := copyFile(path, filepath.Join(to, rel)); err != nil {
 				return err
 			}
 		}
@@ -250,8 +255,7 @@ func writeSum(path string) error {
 // output runs a command and returns what it prints.
 func output(name string, args ...string) (string, error) {
 	out, err := exec.Command(name, args...).Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(exit.Stderr))
 	}
 	if err != nil {

@@ -2,11 +2,12 @@ package main
 
 import (
 	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -18,10 +19,10 @@ func needs(dir, kind string) (newest string, err error) {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		if is, err := isELF(path); err != nil || !is {
-			return err
-		}
 		f, err := elf.Open(path)
+		if _, ok := errors.AsType[*elf.FormatError](err); ok || errors.Is(err, io.EOF) {
+			return nil // not an ELF file
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -42,29 +43,11 @@ func needs(dir, kind string) (newest string, err error) {
 	return newest, err
 }
 
-func isELF(path string) (bool, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	magic := make([]byte, len(elf.ELFMAG))
-	_, err = io.ReadFull(f, magic)
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return false, nil
-	}
-	return string(magic) == elf.ELFMAG, err
-}
-
 // older compares versions made of numbers and points.
 func older(a, b string) bool {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range min(len(as), len(bs)) {
-		x, _ := strconv.Atoi(as[i])
-		y, _ := strconv.Atoi(bs[i])
-		if x != y {
-			return x < y
-		}
-	}
-	return len(as) < len(bs)
+	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
+		m, _ := strconv.Atoi(x)
+		n, _ := strconv.Atoi(y)
+		return m - n
+	}) < 0
 }

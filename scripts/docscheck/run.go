@@ -35,10 +35,13 @@ type runner struct {
 // linked, as it is large and only read.
 func newRunner(dir string, names []string) (*runner, error) {
 	r := &runner{root: filepath.Join(dir, "gomflux"), helps: map[string]string{}}
-	for _, name := range names {
-		if err := copyFile(filepath.FromSlash(name), filepath.Join(r.root, filepath.FromSlash(name))); err != nil {
-			return nil, err
-		}
+	if err := os.Mkdir(r.root, 0o777); err != nil {
+		return nil, err
+	}
+	tar := exec.Command("bash", "-euo", "pipefail", "-c", `tar --null -T - -cf - | tar -xf - -C "$0"`, r.root)
+	tar.Stdin = strings.NewReader(strings.Join(names, "\x00"))
+	if out, err := tar.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("tar: %w\n%s", err, out)
 	}
 	setup, err := filepath.Abs(".setup")
 	if err != nil {
@@ -357,26 +360,4 @@ func quote(words []string) string {
 		quoted = append(quoted, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
 	}
 	return strings.Join(quoted, " ")
-}
-
-func copyFile(from, to string) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
-		return err
-	}
-	info, err := os.Lstat(from)
-	if err != nil {
-		return err
-	}
-	if info.Mode()&os.ModeSymlink != 0 {
-		target, err := os.Readlink(from)
-		if err != nil {
-			return err
-		}
-		return os.Symlink(target, to)
-	}
-	data, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, data, info.Mode().Perm()|0o200)
 }

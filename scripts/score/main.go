@@ -149,22 +149,17 @@ func (s *settings) optionsFor(i int, prompt string) (gomflux.Options, error) {
 	if s.inpaintDir == "" {
 		return o, nil
 	}
-	err := readMask(filepath.Join(s.inpaintDir, fmt.Sprintf("%03d", i)), &o)
-	return o, err
-}
-
-// readMask reads the photo and the mask of a case.
-func readMask(name string, o *gomflux.Options) error {
+	name := filepath.Join(s.inpaintDir, fmt.Sprintf("%03d", i))
 	photo, err := picture.ReadFile(name + ".photo.png")
 	if err != nil {
-		return err
+		return o, err
 	}
 	mask, err := picture.ReadFile(name + ".mask.png")
 	if err != nil {
-		return err
+		return o, err
 	}
 	o.Image, o.Mask = photo.Image, mask.Image
-	return nil
+	return o, nil
 }
 
 // open opens a model with the defaults of the built-in one.

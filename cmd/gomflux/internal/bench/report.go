@@ -3,9 +3,12 @@ package bench
 import (
 	"fmt"
 	"math"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/profile"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
@@ -80,6 +83,15 @@ type benchVersions struct {
 	MLXC    string `json:"mlx_c"`
 	Go      string `json:"go"`
 	BLAS    string `json:"blas"`
+}
+
+// newBenchVersions returns the versions, but for that of MLX, which must be open.
+func newBenchVersions(lib mlx.Library) benchVersions {
+	v := benchVersions{Gomflux: gomflux.Version(), MLXC: mlx.ABI, Go: runtime.Version()}
+	if lib.BLAS != "" {
+		v.BLAS = filepath.Base(lib.BLAS)
+	}
+	return v
 }
 
 // benchPhases are the phases in the order of the report.

@@ -7,8 +7,6 @@ import (
 	"image"
 	"io/fs"
 	"math/rand/v2"
-	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -62,7 +60,7 @@ func (b *benchmark) run(ctx context.Context) error {
 	if err := b.join(ctx); err != nil {
 		return err
 	}
-	b.times = map[string]*benchTimes{}
+	b.times, b.report.Versions = map[string]*benchTimes{}, newBenchVersions(lib)
 	b.progress = b.out.StartProgress(ctx)
 	defer b.progress.Close()
 	if n := b.textTokens.OrZero(); n > 0 {
@@ -75,12 +73,6 @@ func (b *benchmark) run(ctx context.Context) error {
 	}
 	b.report.finish(b.times)
 	b.report.share = b.share
-	b.report.Versions = benchVersions{
-		Gomflux: gomflux.Version(), MLX: b.report.Versions.MLX, MLXC: mlx.ABI, Go: runtime.Version(),
-	}
-	if lib.BLAS != "" {
-		b.report.Versions.BLAS = filepath.Base(lib.BLAS)
-	}
 	return nil
 }
 

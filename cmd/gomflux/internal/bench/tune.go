@@ -3,8 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -12,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/mlx"
@@ -65,11 +62,7 @@ func (o *benchOptions) tune(ctx context.Context, out *ui.Output) (*tuneReport, e
 	if err != nil {
 		return nil, err
 	}
-	r := &tuneReport{Profile: &tuning.Profile{}, share: o.share}
-	r.Versions = benchVersions{Gomflux: gomflux.Version(), MLXC: mlx.ABI, Go: runtime.Version()}
-	if lib.BLAS != "" {
-		r.Versions.BLAS = filepath.Base(lib.BLAS)
-	}
+	r := &tuneReport{Profile: &tuning.Profile{}, Versions: newBenchVersions(lib), share: o.share}
 	device, _, err := o.Place()
 	if err != nil {
 		return nil, err

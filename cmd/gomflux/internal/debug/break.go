@@ -50,9 +50,8 @@ once, differs, file, line, watch (those that are set), and hits.
 // debugBreakOptions are the flags of gomflux debug break.
 type debugBreakOptions struct {
 	sessionFlags
-	step, call, hit                cli.Optional[int]
-	negative, differs, once, watch bool
-	condition                      string
+	protocol.BreakArguments
+	step, call, hit cli.Optional[int]
 }
 
 func newDebugBreakCommand() *cobra.Command {
@@ -72,29 +71,29 @@ func newDebugBreakCommand() *cobra.Command {
 			if err := o.validate(cmd, args); err != nil {
 				return err
 			}
-			return call[setBreakpoint](cmd, &o.sessionFlags, protocol.Break, o.arguments(args))
+			return call(cmd, &o.sessionFlags, protocol.Break, o.arguments(args), &setBreakpoint{})
 		},
 	}
 	o.add(cmd)
 	f := cmd.Flags()
 	f.Var(&o.step, "step", "only at this evaluation of the denoising model, from 0")
 	f.Var(&o.call, "call", "only at this call of the module in an evaluation, from 0")
-	f.BoolVar(&o.negative, "negative", false, "only in the pass for the negative prompt")
-	f.StringVar(&o.condition, "if", "", "only if an `expression` is true")
+	f.BoolVar(&o.Negative, "negative", false, "only in the pass for the negative prompt")
+	f.StringVar(&o.If, "if", "", "only if an `expression` is true")
 	f.Var(&o.hit, "hit", "only at the Nth match, from 1")
-	f.BoolVar(&o.differs, "differs", false, "only where a replay finds a tensor wrong by itself")
-	f.BoolVar(&o.once, "once", false, "remove the breakpoint after its first stop")
-	f.BoolVar(&o.watch, "watch", false, "print statistics of the tensors as they pass, without a stop")
+	f.BoolVar(&o.Differs, "differs", false, "only where a replay finds a tensor wrong by itself")
+	f.BoolVar(&o.Once, "once", false, "remove the breakpoint after its first stop")
+	f.BoolVar(&o.Watch, "watch", false, "print statistics of the tensors as they pass, without a stop")
 	return cmd
 }
 
 func (o *debugBreakOptions) validate(cmd *cobra.Command, args []string) error {
 	switch {
-	case cmd.Flags().Changed("if") && strings.TrimSpace(o.condition) == "": // an unset variable of the shell
+	case cmd.Flags().Changed("if") && strings.TrimSpace(o.If) == "": // an unset variable of the shell
 		return cli.UsageErrorf("--if: the expression is empty")
 	case len(args) > 1:
 		return cli.UsageErrorf("unexpected argument %q (quote a pattern, or the shell may replace it)", args[1])
-	case len(args) == 0 && !o.differs:
+	case len(args) == 0 && !o.Differs:
 		return cli.UsageErrorf("give the pattern of a tensor's name, such as 'transformer.layers.0'")
 	}
 	return nil
@@ -105,10 +104,8 @@ var pythonLine = regexp.MustCompile(`^(.+\.py):([0-9]{1,9})$`)
 
 // arguments returns those of the request.
 func (o *debugBreakOptions) arguments(args []string) protocol.BreakArguments {
-	b := protocol.BreakArguments{
-		Step: o.step.Value, Call: o.call.Value, Hit: o.hit.OrZero(), Negative: o.negative, If: o.condition,
-		Differs: o.differs, Once: o.once, Watch: o.watch,
-	}
+	b := o.BreakArguments
+	b.Step, b.Call, b.Hit = o.step.Value, o.call.Value, o.hit.OrZero()
 	if len(args) > 0 {
 		b.Glob = args[0]
 		if m := pythonLine.FindStringSubmatch(args[0]); m != nil {
@@ -126,11 +123,6 @@ With --json it prints one object: breakpoints, a list of number, glob, step,
 call, hit, negative, if, once, differs, file, line, watch (those that are set),
 and hits.
 ` + sessionStatus
-
-func newDebugBreaksCommand() *cobra.Command {
-	return newAskCommand[breakpointList](protocol.Breaks, "List breakpoints and watches", debugBreaksHelp,
-		`  gomflux debug breaks --json | jq '.breakpoints[] | select(.hits == 0)'`, "")
-}
 
 const debugRemoveHelp = `Remove removes the breakpoint or watch with a number, which breaks lists.
 
@@ -151,7 +143,7 @@ func newDebugRemoveCommand() *cobra.Command {
 			if err != nil || n < 1 {
 				return cli.UsageErrorf("breakpoint %q: must be a number (gomflux debug breaks lists them)", args[0])
 			}
-			return call[removedPoints](cmd, &o, protocol.Remove, protocol.RemoveArguments{Number: n})
+			return call(cmd, &o, protocol.Remove, protocol.RemoveArguments{Number: n}, &removedPoints{})
 		},
 	}
 	o.add(cmd)
@@ -181,8 +173,3 @@ const debugClearHelp = `Clear removes all breakpoints and watches.
 
 With --json it prints one object: removed, a list of numbers.
 ` + sessionStatus
-
-func newDebugClearCommand() *cobra.Command {
-	return newAskCommand[removedPoints](protocol.Clear, "Remove all breakpoints and watches", debugClearHelp,
-		`  gomflux debug clear`, " (gomflux debug remove removes one breakpoint)")
-}

@@ -96,8 +96,7 @@ func (d *sessionFlags) connect(ctx context.Context) (*protocol.Client, error) {
 
 // sessionError is the error of connecting to a session.
 func sessionError(err error) error {
-	var ended *protocol.EndedError
-	if errors.As(err, &ended) || errors.Is(err, protocol.ErrNoSession) {
+	if _, ended := errors.AsType[*protocol.EndedError](err); ended || errors.Is(err, protocol.ErrNoSession) {
 		return cli.Coded(cli.ExitUsage, err)
 	}
 	return err
@@ -105,31 +104,23 @@ func sessionError(err error) error {
 
 // debugError gives the error of a command the exit code that the session's answer has.
 func debugError(err error) error {
-	var answer *protocol.AnswerError
-	if errors.As(err, &answer) && answer.Code > 0 {
+	if answer, ok := errors.AsType[*protocol.AnswerError](err); ok && answer.Code > 0 {
 		return cli.Coded(answer.Code, err)
 	}
 	return err
 }
 
-// A resultOf is a pointer to what a command prints.
-type resultOf[T any] interface {
-	*T
-	ui.Result
-}
-
-// call sends a command to the session, and prints the result.
-func call[T any, R resultOf[T]](cmd *cobra.Command, d *sessionFlags, command string, arguments any) error {
+// call sends a command to the session, and prints the result, a pointer to what the answer is decoded into.
+func call(cmd *cobra.Command, d *sessionFlags, command string, arguments any, result ui.Result) error {
 	client, err := d.connect(cmd.Context())
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	var result T
-	if err := client.Do(cmd.Context(), command, arguments, &result); err != nil {
+	if err := client.Do(cmd.Context(), command, arguments, result); err != nil {
 		return debugError(err)
 	}
-	return d.Out(cmd).Result(R(&result))
+	return d.Out(cmd).Result(result)
 }
 
 // resumeHelp ends the help of commands that let the run go on, and resumeJSON is its end about JSON.
@@ -147,11 +138,11 @@ stop, error, exit_code, command, pid, folder, began, run, trace, output, last
 
 // newAskCommand returns a command that prints the session's answer, and has no flags of its own. hint
 // is for an argument, which it does not have.
-func newAskCommand[T any, R resultOf[T]](command, short, long, example, hint string) *cobra.Command {
+func newAskCommand(command, short, long, example, hint string, result ui.Result) *cobra.Command {
 	var o sessionFlags
 	cmd := &cobra.Command{
 		Use: command, Short: short, Long: long, Example: example, Args: cli.NoArgs(hint),
-		RunE: func(cmd *cobra.Command, _ []string) error { return call[T, R](cmd, &o, command, nil) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return call(cmd, &o, command, nil, result) },
 	}
 	o.add(cmd)
 	return cmd
@@ -199,8 +190,7 @@ func (r *resumeFlags) resume(cmd *cobra.Command, command, until string) error {
 func resumeSession(ctx context.Context, out *ui.Output, c *protocol.Client, command string, args protocol.ResumeArguments) error {
 	var s protocol.Status
 	err := c.Do(ctx, command, args, &s)
-	var ended *protocol.EndedError
-	if errors.As(err, &ended) {
+	if ended, ok := errors.AsType[*protocol.EndedError](err); ok {
 		s, err = ended.Status, nil
 	}
 	if err != nil {

@@ -45,31 +45,14 @@ const debugNextHelp = `Next lets the run go on until the next tensor passes. Mod
 pass before it, so next walks into every module that the run calls.
 ` + resumeHelp
 
-func newDebugNextCommand() *cobra.Command {
-	return newResumeCommand(protocol.Next, "Go on until the next tensor", debugNextHelp, `  gomflux debug next`)
-}
-
 const debugOutHelp = `Out lets the run go on until the module around the current one is done.
 ` + resumeHelp
-
-func newDebugOutCommand() *cobra.Command {
-	return newResumeCommand(protocol.Out, "Go on until the module around the stop is done", debugOutHelp, `  gomflux debug out`)
-}
 
 const debugStepHelp = `Step lets the run go on until the first tensor of the next evaluation of the
 denoising model.
 ` + resumeHelp
 
-func newDebugStepCommand() *cobra.Command {
-	return newResumeCommand(protocol.Step, "Go on until the next evaluation of the denoising model", debugStepHelp,
-		`  gomflux debug step --max-wait 300`)
-}
-
 const debugAcceptHelp = `Accept is continue, in a replay (parity run): the run goes on with the
 reference's tensor in the place of the one at which it is stopped. So break
 --differs and accept walk through all wrong modules of a model.
 ` + resumeHelp
-
-func newDebugAcceptCommand() *cobra.Command {
-	return newResumeCommand(protocol.Accept, "Go on with the reference's tensor", debugAcceptHelp, `  gomflux debug accept`)
-}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/debugger/protocol"
 )
 
 const debugHelp = `Debug stops a run at a tensor, shows and changes what is there, and goes on. A
@@ -64,12 +65,23 @@ func NewCommand(root func() *cobra.Command) *cobra.Command {
   gomflux debug eval '(out.mean(), out.std())'
   gomflux debug continue`,
 	}
-	cmd.AddCommand(newDebugStartCommand(), newDebugServeCommand(root))
-	cmd.AddCommand(newDebugStatusCommand(), newDebugLogCommand(), newDebugSessionsCommand(), newDebugTerminateCommand(),
-		newDebugCleanCommand(), newDebugBreakCommand(), newDebugBreaksCommand(), newDebugRemoveCommand(),
-		newDebugClearCommand(), newDebugContinueCommand(), newDebugNextCommand(), newDebugOutCommand(), newDebugStepCommand(),
-		newDebugAcceptCommand(), newDebugLocationCommand(), newDebugVarsCommand(), newDebugEvalCommand(), newDebugSaveCommand(),
-		newDebugSetCommand(), newDebugTraceCommand(), newDebugTutorialCommand(), newDebugMCPCommand())
+	cmd.AddCommand(newDebugStartCommand(), newDebugServeCommand(root), newDebugStatusCommand(), newDebugLogCommand(),
+		newDebugSessionsCommand(), newDebugTerminateCommand(), newDebugCleanCommand(), newDebugBreakCommand(),
+		newAskCommand(protocol.Breaks, "List breakpoints and watches", debugBreaksHelp,
+			`  gomflux debug breaks --json | jq '.breakpoints[] | select(.hits == 0)'`, "", &breakpointList{}),
+		newDebugRemoveCommand(),
+		newAskCommand(protocol.Clear, "Remove all breakpoints and watches", debugClearHelp, `  gomflux debug clear`,
+			" (gomflux debug remove removes one breakpoint)", &removedPoints{}),
+		newDebugContinueCommand(),
+		newResumeCommand(protocol.Next, "Go on until the next tensor", debugNextHelp, `  gomflux debug next`),
+		newResumeCommand(protocol.Out, "Go on until the module around the stop is done", debugOutHelp, `  gomflux debug out`),
+		newResumeCommand(protocol.Step, "Go on until the next evaluation of the denoising model", debugStepHelp,
+			`  gomflux debug step --max-wait 300`),
+		newResumeCommand(protocol.Accept, "Go on with the reference's tensor", debugAcceptHelp, `  gomflux debug accept`),
+		newAskCommand(protocol.Location, "Describe where the run is stopped", debugLocationHelp, `  gomflux debug location`, "",
+			&stopPlace{}),
+		newDebugVarsCommand(), newDebugEvalCommand(), newDebugSaveCommand(), newDebugSetCommand(), newDebugTraceCommand(),
+		newDebugTutorialCommand(), newDebugMCPCommand())
 	var names []string
 	for _, sub := range cmd.Commands() {
 		if !sub.Hidden {

@@ -60,7 +60,7 @@ func newDebugEvalCommand() *cobra.Command {
 			if err != nil {
 				return cli.Coded(cli.ExitUsage, err)
 			}
-			return call[evaluated](cmd, &o, protocol.Eval, protocol.EvalArguments{Source: source})
+			return call(cmd, &o, protocol.Eval, protocol.EvalArguments{Source: source}, &evaluated{})
 		},
 	}
 	o.add(cmd)

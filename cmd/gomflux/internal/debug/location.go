@@ -20,11 +20,6 @@ step, call, negative, sigma, timestep, shape, dtype, differs, problem, location
 before.
 ` + sessionStatus
 
-func newDebugLocationCommand() *cobra.Command {
-	return newAskCommand[stopPlace](protocol.Location, "Describe where the run is stopped", debugLocationHelp,
-		`  gomflux debug location`, "")
-}
-
 const debugVarsHelp = `Vars lists the tensors of the call after which the run is stopped: the output,
 further outputs, inputs and inner values, each with dtype, shape, smallest and
 largest value, mean, standard deviation, and the numbers of NaN and infinite
@@ -48,7 +43,7 @@ func newDebugVarsCommand() *cobra.Command {
   gomflux debug vars --json | jq '.variables[] | {name, preview}'`,
 		Args: cli.NoArgs(" (gomflux debug eval prints one)"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return call[stopVariables](cmd, &o, protocol.Vars, protocol.VarsArguments{Weights: weights})
+			return call(cmd, &o, protocol.Vars, protocol.VarsArguments{Weights: weights}, &stopVariables{})
 		},
 	}
 	o.add(cmd)

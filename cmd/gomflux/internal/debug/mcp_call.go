@@ -85,8 +85,7 @@ func (a *assistantTool) call(ctx context.Context, arguments json.RawMessage) (*m
 	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
 	process.WaitDelay = afterInterrupt
 	err = process.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 		return failedCall(fmt.Sprintf("%s: %v", a.command, err), cli.ExitFailure), nil
 	}
 	return callResult(stdout.String(), stderr.String(), process.ProcessState.ExitCode(), a.last), nil

@@ -36,7 +36,7 @@ func newDebugSaveCommand() *cobra.Command {
 			case len(args) > 0:
 				a.Name = args[0]
 			}
-			return call[savedTensor](cmd, &o, protocol.Save, a)
+			return call(cmd, &o, protocol.Save, a, &savedTensor{})
 		},
 	}
 	o.add(cmd)
@@ -68,7 +68,7 @@ func newDebugSetCommand() *cobra.Command {
 			if args[0] == "" {
 				return cli.UsageErrorf("the name of the tensor is empty")
 			}
-			return call[replacedTensor](cmd, &o, protocol.Set, protocol.SetArguments{Source: absoluteSource(args[0])})
+			return call(cmd, &o, protocol.Set, protocol.SetArguments{Source: absoluteSource(args[0])}, &replacedTensor{})
 		},
 	}
 	o.add(cmd)

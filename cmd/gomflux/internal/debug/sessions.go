@@ -99,9 +99,9 @@ func newDebugStatusCommand() *cobra.Command {
 				return err
 			}
 			if !s.Ended() {
-				err := call[sessionState](cmd, &o, protocol.GetStatus, nil)
-				var ended *protocol.EndedError
-				if !errors.As(err, &ended) { // in the meantime
+				err := call(cmd, &o, protocol.GetStatus, nil, &sessionState{})
+				ended, ok := errors.AsType[*protocol.EndedError](err)
+				if !ok { // in the meantime
 					return err
 				}
 				s = ended.Status

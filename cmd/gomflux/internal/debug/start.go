@@ -186,8 +186,8 @@ func (o *debugStartOptions) failed(ctx context.Context, process *exec.Cmd, outpu
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) || readErr != nil {
+	exit, exited := errors.AsType[*exec.ExitError](err)
+	if err != nil && !exited || readErr != nil {
 		return errors.Join(err, readErr)
 	}
 	if err == nil { // --help

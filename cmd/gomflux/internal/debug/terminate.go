@@ -88,8 +88,7 @@ func terminate(ctx context.Context, folder *protocol.Folder, name string) (s pro
 	}
 	defer c.Close()
 	err = c.Do(ctx, protocol.Terminate, nil, &s)
-	var ended *protocol.EndedError
-	if err != nil && !errors.As(err, &ended) {
+	if _, ended := errors.AsType[*protocol.EndedError](err); err != nil && !ended {
 		return s, debugError(err)
 	}
 	for end := time.Now().Add(terminateWait); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {

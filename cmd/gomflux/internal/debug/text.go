@@ -27,6 +27,9 @@ type (
 	evaluated      struct{ protocol.Evaluated }
 	savedTensor    struct{ protocol.Saved }
 	replacedTensor struct{ protocol.Replaced }
+	tracedStop     struct{ protocol.TracedStop }
+	watchedTensor  struct{ protocol.Watched }
+	named          struct{ Name string }
 	sessionLog     struct {
 		Lines []string `json:"lines"`
 	}
@@ -127,9 +130,15 @@ func shapeText(shape []int) string {
 	return "[" + strings.Join(sizes, ", ") + "]"
 }
 
+func (s tracedStop) Text(p *ui.Page) { stopText(p, s.Stop) }
+
+func (n named) Text(p *ui.Page) { line(p, "%s", n.Name) }
+
+func (w watchedTensor) Text(p *ui.Page) { line(p, "watch %d: %s", w.Number, variableText(w.Variable)) }
+
 func watchedText(p *ui.Page, watched []protocol.Watched) {
 	for _, w := range watched {
-		line(p, "watch %d: %s", w.Number, variableText(w.Variable))
+		watchedTensor{w}.Text(p)
 	}
 }
 

@@ -170,56 +170,44 @@ func traceDetails(l protocol.TraceLine) string {
 	return joinedLines(strings.Join(parts, ": "))
 }
 
-// resultText describes the result of a line as the command prints it.
+// resultText describes the result of a line as the command prints it, or returns the JSON if it is another one.
 func resultText(l protocol.TraceLine) string {
-	if len(l.Result) == 0 || string(l.Result) == "null" {
+	switch result := resultOf(l.Event); {
+	case len(l.Result) == 0 || string(l.Result) == "null":
 		return ""
-	}
-	switch l.Event {
-	case protocol.EventStop:
-		var s protocol.TracedStop
-		if json.Unmarshal(l.Result, &s) == nil {
-			var p ui.Page
-			stopText(&p, s.Stop)
-			return p.String()
-		}
-	case protocol.EventWatch:
-		var w protocol.Watched
-		if json.Unmarshal(l.Result, &w) == nil {
-			return fmt.Sprintf("watch %d: %s", w.Number, variableText(w.Variable))
-		}
-	case protocol.Break:
-		return textAs[setBreakpoint](l.Result)
-	case protocol.Remove, protocol.Clear:
-		return textAs[removedPoints](l.Result)
-	case protocol.Continue, protocol.Next, protocol.Out, protocol.Step, protocol.Accept, protocol.EventEnd:
-		return textAs[progressed](l.Result)
-	case protocol.Eval:
-		return textAs[evaluated](l.Result)
-	case protocol.Save:
-		return textAs[savedTensor](l.Result)
-	case protocol.Set:
-		return textAs[replacedTensor](l.Result)
-	case protocol.Location, protocol.Vars:
-		var named struct{ Name string }
-		if json.Unmarshal(l.Result, &named) == nil {
-			return named.Name
-		}
-	case protocol.Terminate:
-		return textAs[terminated](l.Result)
+	case result != nil && json.Unmarshal(l.Result, result) == nil:
+		var p ui.Page
+		result.Text(&p)
+		return p.String()
 	}
 	return string(l.Result)
 }
 
-// textAs returns the text of a result in JSON, or the JSON if it is another one.
-func textAs[T any, R resultOf[T]](data json.RawMessage) string {
-	var v T
-	if json.Unmarshal(data, &v) != nil {
-		return string(data)
+// resultOf returns a pointer to what the result of an event is decoded into, nil if it is not known.
+func resultOf(event string) ui.Result {
+	switch event {
+	case protocol.EventStop:
+		return &tracedStop{}
+	case protocol.EventWatch:
+		return &watchedTensor{}
+	case protocol.Break:
+		return &setBreakpoint{}
+	case protocol.Remove, protocol.Clear:
+		return &removedPoints{}
+	case protocol.Continue, protocol.Next, protocol.Out, protocol.Step, protocol.Accept, protocol.EventEnd:
+		return &progressed{}
+	case protocol.Eval:
+		return &evaluated{}
+	case protocol.Save:
+		return &savedTensor{}
+	case protocol.Set:
+		return &replacedTensor{}
+	case protocol.Location, protocol.Vars:
+		return &named{}
+	case protocol.Terminate:
+		return &terminated{}
 	}
-	var p ui.Page
-	R(&v).Text(&p)
-	return p.String()
+	return nil
 }
 
 // joinedLines joins lines with semicolons.

@@ -137,17 +137,13 @@ func tutorialProgress(trace string) (done int, last *protocol.TraceLine, err err
 	_, err = protocol.TraceFile{Path: trace}.Read(func(l protocol.TraceLine) error {
 		if done < len(lessons) && lessons[done].done(l) {
 			done, last = done+1, nil
-		} else if l.Event != protocol.EventStop && l.Event != protocol.EventEnd && !resumes(l.Event) {
+		} else if l.Event != protocol.EventStop && l.Event != protocol.EventEnd && !slices.Contains(resuming, l.Event) {
+			// and not a command that lets the run go on, before which the stop is in the trace
 			last = &l
 		}
 		return nil
 	})
 	return done, last, err
-}
-
-// resumes reports whether a command lets the run go on. Its stop is in the trace before it.
-func resumes(command string) bool {
-	return slices.Contains([]string{protocol.Continue, protocol.Next, protocol.Out, protocol.Step}, command)
 }
 
 func (l lesson) name(number int) string { return fmt.Sprintf("%d (%s)", number, l.title) }

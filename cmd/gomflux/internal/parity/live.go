@@ -108,7 +108,8 @@ func (o *parityLiveOptions) addFlags(cmd *cobra.Command) {
 	f.Var(new(cli.Strength("strength")), "image-strength",
 		"how much of the image is kept, above 0 and below 1 (default: 0.4, with --mask nothing)")
 	f.StringVar(&o.mask, "mask", "", "inpaint the part of the image that is white in this `file`")
-	f.Var(new(cli.WholeFrom(0, "padding")), "mask-crop", "show the model only the part around the mask, enlarged, with this padding in pixels")
+	f.Var(new(cli.WholeFrom(0, "padding")), "mask-crop",
+		"show the model only the part around the mask, enlarged, with this padding in pixels")
 	f.StringArrayVar(&o.references, "references", nil, "edit this image `file` (can be repeated)")
 	f.Var(&o.memory, "max-memory", "memory for the reference's tensors, such as 500MB or 16GB (default: 4GB)")
 	f.StringVar(&o.reference, "reference", "", "the reference's `command` (default: gomflux-reference, or scripts/reference/run.sh)")

@@ -72,14 +72,14 @@ func notFound(err error) error {
 const defaultValues = 10
 
 // statLines writes the statistics and first values of a tensor.
-func statLines(line ui.Field, s checkpoint.Stats, first []float64) {
+func statLines(line ui.Field, s checkpoint.Stats, first []checkpoint.Float) {
 	line("range", "%s", s.Range())
 	line("mean", "%.6g", float64(s.Mean))
 	line("std", "%.6g", float64(s.Std))
 	line("NaN", "%d, infinite %d", s.NaN, s.Inf)
 	var words []string
 	for _, v := range first {
-		words = append(words, fmt.Sprintf("%.6g", v))
+		words = append(words, fmt.Sprintf("%.6g", float64(v)))
 	}
 	line("first", "%s", strings.Join(words, " "))
 }

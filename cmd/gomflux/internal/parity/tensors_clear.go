@@ -52,8 +52,8 @@ func newTensorsClearCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := o.validate(args); err != nil {
-				return err
+			if o.archive && len(args) > 0 {
+				return cli.UsageErrorf("--archive removes runs, not tensors: give no names with it")
 			}
 			return o.run(cmd.Context(), cmd.InOrStdin(), o.Out(cmd), tree, args)
 		},
@@ -65,13 +65,6 @@ func newTensorsClearCommand() *cobra.Command {
 	cli.AddDryRun(cmd, &o.dry)
 	cli.AddYes(cmd, &o.yes, "")
 	return cmd
-}
-
-func (o *clearOptions) validate(names []string) error {
-	if o.archive && len(names) > 0 {
-		return cli.UsageErrorf("--archive removes runs, not tensors: give no names with it")
-	}
-	return nil
 }
 
 // sides returns the sides whose runs are meant.

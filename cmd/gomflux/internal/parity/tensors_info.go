@@ -78,7 +78,7 @@ type tensorInfo struct {
 	entry runs.Entry
 	again bool // not the first one that is printed
 	stats checkpoint.Stats
-	first []float64
+	first []checkpoint.Float
 }
 
 // newTensorInfo reads what a record or else, unless there is only JSON to print,
@@ -87,10 +87,7 @@ func newTensorInfo(e runs.Entry, again, asJSON bool) (*tensorInfo, error) {
 	info := &tensorInfo{jsonEntry: newEntry(e), entry: e, again: again}
 	info.About = e.Record
 	if r := e.Record; r != nil {
-		info.stats = r.Stats
-		for _, v := range r.Preview {
-			info.first = append(info.first, float64(v))
-		}
+		info.stats, info.first = r.Stats, r.Preview
 		return info, nil
 	}
 	if asJSON {
@@ -101,7 +98,8 @@ func newTensorInfo(e runs.Entry, again, asJSON bool) (*tensorInfo, error) {
 		return nil, err
 	}
 	defer f.Close()
-	info.stats, info.first, err = f.Stats(e.Key, defaultValues)
+	stats, first, err := f.Stats(e.Key, defaultValues)
+	info.stats, info.first = stats, checkpoint.Floats(first)
 	return info, err
 }
 

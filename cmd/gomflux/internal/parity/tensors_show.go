@@ -65,8 +65,7 @@ type shownTensor struct {
 	Values []checkpoint.Float `json:"values"`
 
 	kind  string // dtype and shape
-	first []float64
-	again bool // not the first one that is printed
+	again bool   // not the first one that is printed
 }
 
 func showTensors(ctx context.Context, out *ui.Output, tree *runs.Tree, arg string, values int) error {
@@ -104,8 +103,10 @@ func showTensors(ctx context.Context, out *ui.Output, tree *runs.Tree, arg strin
 		} else if stats, first, err = f.Stats(tensor.Name, values); err != nil {
 			return err
 		}
-		shown := newShownTensor(tensor, ref.File, stats, first)
-		shown.again = i > 0
+		shown := &shownTensor{
+			Name: tensor.Name, File: ref.File, Dtype: string(tensor.Dtype), Shape: append([]int{}, tensor.Shape...), Bytes: tensor.Bytes(),
+			Stats: stats, Values: checkpoint.Floats(first), kind: tensor.Type(), again: i > 0,
+		}
 		if err := out.Result(shown); err != nil {
 			return err
 		}
@@ -128,17 +129,6 @@ func findTensor(tree *runs.Tree, arg string) (ref checkpoint.Reference, err erro
 	return ref, nil
 }
 
-func newShownTensor(t checkpoint.Tensor, file string, stats checkpoint.Stats, first []float64) *shownTensor {
-	values := []checkpoint.Float{}
-	for _, v := range first {
-		values = append(values, checkpoint.Float(v))
-	}
-	return &shownTensor{
-		Name: t.Name, File: file, Dtype: string(t.Dtype), Shape: append([]int{}, t.Shape...), Bytes: t.Bytes(),
-		Stats: stats, Values: values, kind: t.Type(), first: first,
-	}
-}
-
 func (s *shownTensor) Text(p *ui.Page) {
 	if s.again {
 		p.Printf("\n")
@@ -147,5 +137,5 @@ func (s *shownTensor) Text(p *ui.Page) {
 	line("name", "%s", quote.Printable(s.Name))
 	line("file", "%s", quote.Printable(s.File))
 	line("tensor", "%s, %s", s.kind, units.Bytes(s.Bytes))
-	statLines(line, s.Stats, s.first)
+	statLines(line, s.Stats, s.Values)
 }

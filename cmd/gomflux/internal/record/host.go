@@ -12,12 +12,10 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/debugger"
-	"github.com/gomflux/gomflux/debugger/expr"
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity"
-	"github.com/gomflux/gomflux/parity/report"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -61,7 +59,6 @@ func (h *Host) Begin(ctx context.Context, replay bool) error {
 	h.Session, err = debugger.New(debugger.Options{
 		Name: h.reserved.Name, Command: h.Command, PID: os.Getpid(), Folder: protocol.WorkingFolder(),
 		Output: h.Output, Tree: h.Tree, Replay: replay,
-		Compare: compareForExpressions,
 		Context: ctx, Terminate: h.terminate, Kill: h.kill,
 	})
 	if err != nil {
@@ -90,16 +87,6 @@ func (h *Host) Begin(ctx context.Context, replay bool) error {
 	h.Ready.Write(append(line, '\n')) // if the client has gone, the session lives on
 	h.Ready.Close()
 	return h.Session.Begin(ctx)
-}
-
-// compareForExpressions is the function compare of expressions.
-func compareForExpressions(got, want []float32) expr.Difference {
-	d := report.Compare(got, want)
-	number := func(name string, n report.Number) expr.Measure { return expr.Measure{Name: name, Value: float64(n)} }
-	return expr.Difference{
-		number("l2", d.L2), number("max", d.Max), number("max_ref", d.MaxRef), number("mean", d.Mean), number("cosine", d.Cosine),
-		{Name: "at", Value: d.At}, {Name: "count", Value: d.Count}, {Name: "finite", Value: d.Finite},
-	}
 }
 
 // terminate ends the run.

@@ -7,8 +7,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // Escape returns a message for a terminal: characters that a terminal acts on,
