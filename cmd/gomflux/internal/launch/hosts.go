@@ -184,9 +184,9 @@ func (g *group) command(ctx context.Context, host int, args ...string) *exec.Cmd
 	program, err := os.Executable()
 	line := append([]string{os.Args[0]}, args...)
 	if !h.here() {
-		script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec ` + ui.ShellQuote(g.program)
-		for _, arg := range args {
-			script += " " + ui.ShellQuote(arg)
+		script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec`
+		for _, word := range append([]string{g.program}, args...) {
+			script += " " + ui.ShellQuote(word)
 		}
 		program, err = exec.LookPath("ssh")
 		line = []string{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", h.Name, "exec sh -c " + ui.ShellQuote(script)}
