@@ -18,7 +18,7 @@ import (
 // Processes that have stages of the networks generate the image of one process, bit for bit. Each has loaded what the
 // estimate says, and all together every parameter once, but for those outside of blocks. In CI this is for some models.
 func TestSplitStages(t *testing.T) {
-	n, runs := 2, []groupRun{{Model: modeltest.Models[0], set: func(r *Request) {
+	runs := []groupRun{{Model: modeltest.Models[0], set: func(r *Request) {
 		r.Steps, r.StepCache = 12, "first-block:0.9"
 	}}}
 	some := []string{"flux1-dev-small", "flux2-klein-kv"}
@@ -28,6 +28,25 @@ func TestSplitStages(t *testing.T) {
 			runs = append(runs, groupRun{Model: m})
 		}
 	}
+	checkStagesOf(t, 2, runs)
+}
+
+// Three processes do so too, of models with three blocks.
+func TestSplitStagesOfThree(t *testing.T) {
+	if os.Getenv("GOMFLUX_FAULTS") != "all" {
+		t.Skip("GOMFLUX_FAULTS=all runs it")
+	}
+	var runs []groupRun
+	for _, m := range modeltest.Networks() {
+		if slices.Contains([]string{"flux1-dev-small", "flux2-klein", "flux3-klein"}, m.Name) {
+			runs = append(runs, groupRun{Model: m})
+		}
+	}
+	checkStagesOf(t, 3, runs)
+}
+
+// checkStagesOf compares the images of n processes with those of one.
+func checkStagesOf(t *testing.T, n int, runs []groupRun) {
 	join(t, n, func(g *mlx.Group) {
 		for i, c := range runs {
 			p, r := c.load(t, nil)

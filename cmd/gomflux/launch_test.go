@@ -209,7 +209,7 @@ func unplug(t *testing.T, r *launched, victim int) string {
 	for _, rank := range []int{victim, (victim + 1) % len(r.ranks)} {
 		fmt.Fprintf(r.commands, "ip rule add pref 5 to 10.0.0.%d blackhole\n", rank+1)
 	}
-	ring := `gomflux: (mac.*: |)(the connection to other ranks|mlx: \[ring\] connection to a peer was lost|join the group of |.*have not found)`
+	ring := `gomflux: (mac.*: |)(the connection to other|mlx: \[ring\] connection to a peer was lost|join the group of |.*have not found)`
 	if r.ranks[victim]%3 == 0 {
 		return ring
 	}
