@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"math"
 	"path"
 	"strings"
 
@@ -85,9 +84,4 @@ func Enlarge(upscaler string, scale, refine float64) (*gomflux.EnlargeOptions, e
 		e.Refine = &gomflux.RefineOptions{Strength: refine}
 	}
 	return e, nil
-}
-
-// ScaleWithin returns the largest scale, to two digits, by which an image gets no more than a number of pixels.
-func ScaleWithin(width, height, pixels int) float64 {
-	return math.Floor(100*math.Sqrt(float64(pixels)/(float64(width)*float64(height)))) / 100
 }

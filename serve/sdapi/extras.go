@@ -184,7 +184,7 @@ func (p *plan) setHires(maxPixels int) error {
 	}
 	if float64(width)*float64(height)*hr.scale*hr.scale > float64(maxPixels) {
 		return badRequest("hr_scale %g: an image of %dx%d would have more than %d pixels (try %.2f)", hr.scale, width, height, maxPixels,
-			api.ScaleWithin(width, height, maxPixels))
+			engine.ScaleWithin(width, height, maxPixels))
 	}
 	if p.request.denoising > 0 {
 		e.Refine = &gomflux.RefineOptions{Strength: min(math.Nextafter(1, 0), p.request.denoising)}
