@@ -175,7 +175,7 @@ func TestSeedVR2(t *testing.T) {
 			return errors.Join(os.Remove(in("seedvr2_b.safetensors")), os.Remove(in("pos_emb.safetensors")))
 		},
 			"has no tensor positive_conditioning"},
-		{func() error { return os.WriteFile(in("pos_emb.pt"), nil, 0o666) }, "is a pickle"},
+		{func() error { return os.WriteFile(in("pos_emb.pt"), nil, 0o666) }, "is a pickle file"},
 		{func() error { return os.Remove(in(autoencoder)) }, "no autoencoder of SeedVR2"},
 	} {
 		if err := c.change(); err != nil {

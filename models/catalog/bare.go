@@ -30,7 +30,8 @@ type bareComponent struct {
 
 // supported is the end of the error of [component.Detect] about unknown files.
 var supported = "supported are the transformers of " + family.And(family.Names()) + ", their autoencoders and text encoders, " +
-	"with tensor names as in diffusers, ComfyUI, mflux or the original checkpoints"
+	"with tensor names as in diffusers, ComfyUI, mflux or the original checkpoints, and the networks " +
+	family.And(component.Names(component.Upscaler)) + " that enlarge images"
 
 var shard = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
 

@@ -67,15 +67,11 @@ func (s *Source) completeSeedVR2(o *overlay) error {
 		o.files[path.Join(PromptFolder, "model"+safetensors)] = overlayFile{fsys: checkpoint.Folder{FS: fsys, Name: dir}, path: promptFile}
 		return nil
 	}
-	const convert = `python -c "import torch; from safetensors.torch import save_file; ` +
-		`save_file({'embedding': torch.load('pos_emb.pt')}, 'pos_emb.safetensors')"`
 	if _, err := fs.Stat(fsys, promptPickle); err == nil {
-		return fmt.Errorf("%w: %s: is a pickle, which can run any program; convert it: %s", errs.ErrUnsupported,
-			filepath.Join(dir, promptPickle), convert)
+		return pickleError(filepath.Join(dir, promptPickle), `save_file({"embedding": torch.load(%q)}, %q)`)
 	}
 	return errs.NotFound(fmt.Errorf("%s: has no tensor %s, and there is no %s beside it with the embeddings of SeedVR2's prompt "+
-		"(mflux's package has that file; the makers' repository has %s, to convert: %s)", s.Folder, component.PromptEmbeddings, promptFile,
-		promptPickle, convert))
+		"(mflux's package has that file; or put the makers' %s there)", s.Folder, component.PromptEmbeddings, promptFile, promptPickle))
 }
 
 // addAutoencoder adds SeedVR2's autoencoder from one of the folders.

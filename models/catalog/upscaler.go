@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
@@ -110,11 +111,26 @@ func FindUpscaler(name string) (*Source, error) {
 		return nil, errs.NotFound(fmt.Errorf("no upscaler %s: expected a safetensors file, owner/name[@revision]:file of the "+
 			"Hugging Face hub, or one of %s", name, strings.Join(UpscalerNames(), ", ")))
 	}
+	if missing == nil && checkpoint.IsPickle(name) {
+		return nil, pickleError(name, `d = torch.load(%q, map_location="cpu", weights_only=True); `+
+			`d = next((d[k] for k in ("params_ema", "params", "state_dict") if k in d), d); `+
+			`save_file({k: d[k].contiguous() for k in d}, %q)`)
+	}
 	s, err := locate(name)
 	if err != nil {
 		return nil, err
 	}
 	return s, s.upscaler()
+}
+
+// pickleError refuses a pickle, with the line of Python that converts it: code, in which stand the names of the pickle and of the
+// safetensors file.
+func pickleError(file, code string) error {
+	from := filepath.Base(file)
+	to := strings.TrimSuffix(from, filepath.Ext(from)) + safetensors
+	code = fmt.Sprintf("import torch; from safetensors.torch import save_file; "+code, from, to)
+	return fmt.Errorf("%w: %s: is a pickle file, which can run arbitrary code; use a safetensors file, or convert it: python -c %s",
+		errs.ErrUnsupported, file, quote.Shell(code))
 }
 
 // upscaler replaces the source's files by those of its network. The error says that there is no network, as in a

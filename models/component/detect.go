@@ -98,6 +98,8 @@ var unsupportedModels = []struct{ part, name string }{
 	{".patch_embedding.weight", "a Wan video model"},
 	{".residual_group.blocks.", "a network of SwinIR's or HAT's kind"},
 	{".before_RG.", "a network of DAT's kind"},
+	{".c1_r.sk.", "a network of SPAN's kind"},
+	{".lk.conv.", "a network of PLKSR's kind"},
 	{".txt_in.individual_token_refiner.", "a HunyuanVideo model"},
 }
 

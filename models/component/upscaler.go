@@ -32,8 +32,8 @@ var SRVGGNetCompact = &Class{
 	NewUpscaler: newUpscaler(upscaler.DefaultCompactConfig, upscaler.NewCompact),
 }
 
-// upscalerPrefixes are the names of the dictionaries that checkpoints of BasicSR have the tensors in.
-var upscalerPrefixes = []string{"params_ema.", "params.", "module."}
+// upscalerPrefixes are the names of the dictionaries and modules that checkpoints of BasicSR and others have the tensors in.
+var upscalerPrefixes = []string{"params_ema.", "params-ema.", "params.", "module.", "netG.", "net.", "state_dict.", "model_state_dict."}
 
 // newUpscaler returns the NewUpscaler of a class, from its default config and its constructor.
 func newUpscaler[C any, P interface {
@@ -96,6 +96,9 @@ func rrdbTables() []*layout.Table {
 }
 
 func inferRRDB(s *layout.Sizes, inferred, _ map[string]any) {
+	if s.Has("model.1.sub.0.RDB1.conv1x1.weight") {
+		s.Fail("is a network of ESRGAN+, which is not supported by this version, expected ESRGAN or Real-ESRGAN")
+	}
 	in, out, ups := s.Dim("conv_first.weight", 1), s.Dim("conv_last.weight", 0), 0
 	for s.Has(fmt.Sprintf("conv_up%d.weight", ups+1)) {
 		ups++

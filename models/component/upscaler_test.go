@@ -85,6 +85,7 @@ func TestUpscalers(t *testing.T) {
 		"x4, old":     {rrdb(func(*upscaler.RRDBConfig) {}), esrgan(2, "2")},
 		"x4, BSRGAN":  {rrdb(func(*upscaler.RRDBConfig) {}), bsrgan},
 		"x4, ema":     {rrdb(func(*upscaler.RRDBConfig) {}), prefixed("params_ema.", same)},
+		"x4, net":     {rrdb(func(*upscaler.RRDBConfig) {}), prefixed("netG.", esrgan(2, "2"))},
 		"x2":          {rrdb(func(c *upscaler.RRDBConfig) { c.Shuffle = 2 }), same},
 		"x2, old":     {rrdb(func(c *upscaler.RRDBConfig) { c.NumUp = 1 }), esrgan(1, "2")},
 		"x1":          {rrdb(func(c *upscaler.RRDBConfig) { c.Shuffle = 4 }), prefixed("params.", same)},

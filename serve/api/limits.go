@@ -58,7 +58,8 @@ func (l Limits) Check(r *engine.Request, m engine.ModelInfo) error {
 	}
 	if e := o.Enlarge; e != nil && e.Scale != 0 {
 		if w, h := float64(width)*e.Scale, float64(height)*e.Scale; w*h > float64(l.Pixels) {
-			return errs.Requestf("enlarged to %.0fx%.0f: expected at most %d pixels", w, h, l.Pixels)
+			return errs.Requestf("enlarged to %.0fx%.0f: expected at most %d pixels (a scale of %.2f)", w, h, l.Pixels,
+				engine.ScaleWithin(width, height, l.Pixels))
 		}
 	}
 	if max(height, width) > picture.MaxSide || height*width > l.Pixels {

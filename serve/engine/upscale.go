@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"image"
+	"math"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/errs"
@@ -42,7 +43,8 @@ func (e *Engine) upscale(j *Job, r *Upscaling) error {
 			return err
 		}
 		if w*h > r.MaxPixels {
-			return errs.Requestf("size %dx%d: expected at most %d pixels", w, h, r.MaxPixels)
+			return errs.Requestf("size %dx%d: expected at most %d pixels (a scale of %.2f)", w, h, r.MaxPixels,
+				ScaleWithin(size.X, size.Y, r.MaxPixels))
 		}
 		reached := func(step int) {
 			e.mu.Lock()
@@ -61,4 +63,9 @@ func (e *Engine) upscale(j *Job, r *Upscaling) error {
 		r.Done(large)
 	}
 	return nil
+}
+
+// ScaleWithin returns the largest scale, to two digits, by which an image gets no more than a number of pixels.
+func ScaleWithin(width, height, pixels int) float64 {
+	return math.Floor(100*math.Sqrt(float64(pixels)/(float64(width)*float64(height)))) / 100
 }

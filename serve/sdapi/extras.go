@@ -59,7 +59,9 @@ func (h *Handler) enlarge(r *http.Request, f *fields, texts []string) ([]string,
 		o.Width = f.integer("upscaling_resize_w", 1, picture.MaxSide, 512)
 		o.Height = f.integer("upscaling_resize_h", 1, picture.MaxSide, 512)
 	} else if o.Scale = 2; f.number("upscaling_resize") != nil {
-		o.Scale = *f.number("upscaling_resize")
+		if o.Scale = *f.number("upscaling_resize"); !(o.Scale >= 1) {
+			f.fail("upscaling_resize", "a number from 1")
+		}
 	}
 	if f.err != nil {
 		return nil, f.err
@@ -167,7 +169,8 @@ func (p *plan) setHires(maxPixels int) error {
 		hr.scale = max(float64(hr.width)/float64(width), float64(hr.height)/float64(height))
 	}
 	if float64(width)*float64(height)*hr.scale*hr.scale > float64(maxPixels) {
-		return errs.Requestf("hr_scale %g: an image of %dx%d would have more than %d pixels", hr.scale, width, height, maxPixels)
+		return errs.Requestf("hr_scale %g: an image of %dx%d would have more than %d pixels (try %.2f)", hr.scale, width, height, maxPixels,
+			engine.ScaleWithin(width, height, maxPixels))
 	}
 	if p.request.denoising > 0 {
 		e.Refine = &gomflux.RefineOptions{Strength: min(math.Nextafter(1, 0), p.request.denoising)}

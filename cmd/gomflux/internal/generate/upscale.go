@@ -143,6 +143,9 @@ func (o *upscaleOptions) validate(given func(string) bool, args []string) error 
 	if o.scale.Given() && (o.height.Given() || o.width.Given()) {
 		return cli.UsageErrorf("--scale and --height or --width exclude each other")
 	}
+	if scale := o.scale.OrZero(); o.scale.Given() && scale < 1 {
+		return cli.UsageErrorf("--scale %g: must be 1 or more", scale)
+	}
 	if len(o.seed) > 1 {
 		return cli.UsageErrorf("--seed: expected one number")
 	}
