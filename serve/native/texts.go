@@ -5,32 +5,16 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // enhance starts a job that rewrites the prompt of a request for images, without generating any.
-func (a *API) enhance(w http.ResponseWriter, r *http.Request) error {
-	return a.write(w, r, func(q *engine.Request) error {
-		q.Options.Image, q.Options.Mask = nil, nil
-		return nil
-	})
-}
+func (a *API) enhance(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, false) }
 
 // describe starts a job that describes the image of a request, or answers the question in its prompt.
-func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
-	return a.write(w, r, func(q *engine.Request) error {
-		o := q.Options
-		if o.Image == nil {
-			return errs.Requestf("image is missing")
-		}
-		q.Options = gomflux.Options{Prompt: o.Prompt}
-		q.Messages = gomflux.Question(o.Image, o.Prompt)
-		return nil
-	})
-}
+func (a *API) describe(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, true) }
 
 // write starts a job for a text, which is asked for in the same fields as images.
-func (a *API) write(w http.ResponseWriter, r *http.Request, edit func(*engine.Request) error) error {
+func (a *API) write(w http.ResponseWriter, r *http.Request, describe bool) error {
 	var body jsonRequest
 	if err := readJSON(r, &body); err != nil {
 		return err
@@ -39,13 +23,17 @@ func (a *API) write(w http.ResponseWriter, r *http.Request, edit func(*engine.Re
 		body.Enhance = &jsonWriter{}
 	}
 	q, err := a.request(r, body)
-	if err != nil {
+	switch o := q.Options; {
+	case err != nil:
 		return err
+	case !describe:
+		q.Options.Image, q.Options.Mask = nil, nil
+	case o.Image == nil:
+		return errs.Requestf("image is missing")
+	default:
+		q.Options, q.Messages = gomflux.Options{Prompt: o.Prompt}, gomflux.Question(o.Image, o.Prompt)
 	}
 	q.Seeds = nil
-	if err := edit(&q); err != nil {
-		return err
-	}
 	j, err := a.engine.Submit(r.Context(), q)
 	if err != nil {
 		return err

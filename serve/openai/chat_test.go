@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -180,6 +181,17 @@ func TestChatErrors(t *testing.T) {
 		if err != nil || r.StatusCode/100 != 4 || !strings.Contains(e.Error.Message, want) ||
 			strings.Contains(e.Error.Message, "\n") || e.Error.Type != typeRequest {
 			t.Errorf("%s: status %d, %+v, %v", body, r.StatusCode, e, err)
+		}
+	}
+	for text, param := range map[string]string{
+		"the language model of x cannot see images": messagesField, "text has a NUL character": messagesField,
+		"repetition_penalty -1: must be": "repetition_penalty", "the prompt has 9 tokens": messagesField, "model x: lacks a head": "model",
+	} {
+		failing := newFake()
+		failing.fail = errs.Requestf("%s", text)
+		_, _, found, _ := decodeError(t, postJSON(New(failing, testConfig()), completions, message(`"x"`)))
+		if found != param {
+			t.Errorf("%s: of the field %q, expected %q", text, found, param)
 		}
 	}
 	e := newFake()

@@ -67,7 +67,8 @@ var params = []param{
 	{"negative prompt", "negative_prompt"}, {"temperature ", "temperature"}, {"top_p ", "top_p"}, {"top_k ", "top_k"}, {"min_p ", "min_p"},
 	{"presence_penalty ", "presence_penalty"}, {"repetition_penalty ", "repetition_penalty"},
 	{"frequency_penalty ", "frequency_penalty"},
-	{"the language model of ", messagesField}, {"the prompt has ", messagesField}, // in chats
+	{"the language model of ", messagesField}, {"the prompt has ", messagesField}, {"text has ", messagesField}, // in chats
+	{"model ", "model"}, {"no model ", "model"},
 	{"unknown scheduler ", "scheduler"}, {"scheduler ", "scheduler"}, {"prompt", "prompt"}, {"LoRA ", "loras"},
 }
 
@@ -96,7 +97,7 @@ func publicError(err error) *apiError {
 		e.Message = fmt.Sprintf("the request is larger than %d bytes (send fewer or smaller images)", large.Limit)
 	case status == http.StatusServiceUnavailable:
 		e.retry = 5 * time.Second
-	case status == http.StatusBadRequest:
+	case status == http.StatusBadRequest, status == http.StatusNotFound:
 		if i := slices.IndexFunc(params, func(p param) bool { return strings.HasPrefix(e.Message, p.prefix) }); i >= 0 {
 			e.Param = &params[i].name
 		}
