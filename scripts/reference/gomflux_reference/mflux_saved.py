@@ -438,7 +438,7 @@ def shapes(module: nn.Module) -> dict:
 
 def cut(module, tree):
     """Drops the blocks that the weights do not have."""
-    for key, child in module.items() if isinstance(module, nn.Module) else enumerate(module):
+    for key, child in module.items() if isinstance(module, dict) else enumerate(module):
         weights = None
         if isinstance(tree, dict):
             weights = tree.get(key)
@@ -446,7 +446,7 @@ def cut(module, tree):
             weights = tree[key]
         if isinstance(child, list) and isinstance(weights, list) and len(weights) < len(child):
             child = module[key] = child[: len(weights)]
-        if isinstance(child, (nn.Module, list)):
+        if isinstance(child, (dict, list)):  # a module is a dict too
             cut(child, weights)
 
 
