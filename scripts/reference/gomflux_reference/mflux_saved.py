@@ -518,6 +518,8 @@ def pair(gomflux: Path, family: str, folder: Path, bits: list[int], seed: int, r
         result.say(f"mflux reads gomflux's {name}", f"level {ours.level}", wrong)
         for component in ours.modules:
             writing(ours, theirs, component, name, result)
+        if not level:
+            tokenizers(ours.definition, folder / f"gomflux-{name}", result)
     for name, lost in (("mflux-bf16", LOST_BY_MFLUX), ("gomflux-bf16", LOST)):
         save(gomflux, folder / name, folder / "diffusers", "--layout", "diffusers")
         diffusers_reads(folder / "diffusers", source, name, "|".join(filter(None, (lost, FAMILIES[family].lost))), result)
@@ -531,6 +533,19 @@ def reading(gomflux: Path, theirs: Model, source: Path, folder: Path, name: str,
     mapped = theirs.mapped(read)
     for component in theirs.modules:
         result.equal(f"gomflux reads mflux's {name} {component}", mapped[component], theirs.plain(component))
+
+
+def tokenizers(definition, folder: Path, result: Check):
+    """mflux finds all tokenizers in a folder of gomflux's."""
+    from mflux.models.common.tokenizer import TokenizerLoader
+
+    wanted, wrong = [t.name for t in definition.get_tokenizers()], []
+    try:
+        with quiet():
+            TokenizerLoader.load_all(definitions=definition.get_tokenizers(), model_path=str(folder))
+    except (OSError, RuntimeError, ValueError) as e:
+        wrong = [str(e)]
+    result.say("mflux reads gomflux's tokenizers", " ".join(wanted), wrong)
 
 
 def writing(ours: Model, theirs: Model, component: str, name: str, result: Check):
