@@ -117,7 +117,7 @@ func TestTransformerFolder(t *testing.T) {
 // TestMFluxFolder opens folders in mflux's layout.
 func TestMFluxFolder(t *testing.T) {
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
-	for _, model := range []string{"flux1-dev-small", "flux2-klein", "zimage-ordinary"} {
+	for _, model := range []string{"anima", "flux1-dev-small", "flux2-klein", "flux3-klein", "zimage-ordinary"} {
 		t.Run(model, func(t *testing.T) {
 			base := testModel(model)
 			fsys := completed(t, modeltest.MFluxFolder(t, base), base)

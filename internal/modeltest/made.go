@@ -153,7 +153,7 @@ func MFluxFolder(t testing.TB, model string) (folder string) {
 			if table == nil {
 				table = m.Class.MFlux[0]
 			}
-			if err := os.Mkdir(to, 0o777); err != nil {
+			if err := os.MkdirAll(to, 0o777); err != nil {
 				t.Fatal(err)
 			}
 			parts := map[string]map[string]*checkpoint.Array{"": Stored(t, table, Read(t, from))}

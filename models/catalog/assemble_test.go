@@ -227,6 +227,7 @@ func TestMFluxFolder(t *testing.T) {
 		"flux2-klein":     {"flux2-klein-4b", "Flux2KleinPipeline"},
 		"zimage-ordinary": {"z-image-turbo", "ZImagePipeline"},
 		"anima":           {"anima", "AnimaModularPipeline"},
+		"flux3-klein":     {"flux3-klein", "Flux3DistilledModularPipeline"},
 	} {
 		t.Run(model, func(t *testing.T) {
 			base := testModel(model)

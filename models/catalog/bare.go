@@ -125,7 +125,8 @@ func componentsOfFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 	return parts, nil
 }
 
-// moveFromMFlux gives components of folders with a name of mflux's that of the transformer's pipeline.
+// moveFromMFlux gives tokenizers in folders with a name of mflux's that of the transformer's pipeline. Other components
+// in the folder of another one were found there by their tensors.
 func moveFromMFlux(parts map[string]*bareComponent) {
 	for _, f := range family.All {
 		for _, c := range f.Pipelines {
@@ -133,8 +134,14 @@ func moveFromMFlux(parts map[string]*bareComponent) {
 				continue
 			}
 			for _, m := range c.Components {
-				if p := parts[m.MFluxFolder]; p != nil && parts[m.Folder] == nil {
-					parts[m.Folder] = p
+				p := parts[m.MFluxFolder]
+				if p == nil || parts[m.Folder] != nil || p.files["tokenizer.json"].fsys == nil || !m.Class.Tokenizes() {
+					continue
+				}
+				files := maps.Clone(p.files)
+				maps.DeleteFunc(files, func(name string, _ overlayFile) bool { return strings.Contains(name, safetensors) })
+				parts[m.Folder] = &bareComponent{from: p.from, files: files}
+				if p.class == "" {
 					delete(parts, m.MFluxFolder)
 				}
 			}

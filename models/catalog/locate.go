@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 )
 
@@ -45,23 +47,39 @@ func locate(name string) (*Source, error) {
 }
 
 // withSubfolders returns a model's folder in which each component has a folder of its name, also those for which the
-// index of a modular pipeline names another one, such as a tokenizer next to the text encoder.
+// index of a modular pipeline names another one, such as a tokenizer next to the text encoder, or which have another
+// one in mflux's layout.
 func withSubfolders(fsys fs.FS, name string) (fs.FS, error) {
-	if index.Name(fsys) != index.ModularFile {
-		return fsys, nil
-	}
 	x, err := index.Read(fsys)
-	if err != nil || len(x.Subfolders) == 0 {
+	if err != nil {
 		return fsys, nil // the error is reported when the model is opened
 	}
+	folders := map[string]string{}
+	maps.Copy(folders, x.Subfolders)
+	class := family.Find(x.Class)
+	if _, err := fs.Stat(fsys, index.MFluxFile); err == nil && class != nil {
+		for _, m := range class.Components {
+			if m.MFluxFolder != "" {
+				folders[m.Folder] = m.MFluxFolder
+			}
+		}
+	}
+	if len(folders) == 0 {
+		return fsys, nil
+	}
 	o := &overlay{name: name, lower: fsys, hidden: map[string]bool{}, files: map[string]overlayFile{}}
-	for dir, sub := range x.Subfolders {
+	for dir, sub := range folders {
 		part, err := listFiles(fsys, sub)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
 		for file, f := range part.files {
-			if index.IsModel(x.Components[dir]) || !strings.Contains(file, safetensors) {
+			class := x.Components[dir] // "" for a tokenizer that only mflux's layout has elsewhere
+			weights := class != "" && index.IsModel(class)
+			if _, err := fs.Stat(fsys, path.Join(dir, file)); err != nil && (weights || !strings.Contains(file, safetensors)) {
 				o.files[path.Join(dir, file)] = f
 			}
 		}

@@ -11,16 +11,14 @@ import (
 // files of ComfyUI and mflux it is in the transformer's.
 var AnimaTextConditioner = &Class{
 	Name: "AnimaTextConditioner", Library: "diffusers", Role: TextEncoder, Folder: "text_conditioner",
-	// mflux has the names, after llm_adapter, in the transformer's files
-	MFlux: []*layout.Table{{Metadata: mfluxKey, Signature: animaSignature}},
+	MFlux: []*layout.Table{{Metadata: mfluxKey, Prefixes: []string{animaAdapter + "."}, Prefixed: true, Signature: animaSignature}},
 	Original: []*layout.Table{{
 		Prefixes:  append(under(animaAdapter+".", append(animaPrefixes, "")...), "text_conditioner."),
 		Signature: animaSignature,
 	}},
-	LoRAHint: &lora.Hint{For: "Anima", Names: regexp.MustCompile(animaAdapter + `[._]|text_conditioner\.`)},
-	Infer:    inferAnima,
-	// it decides what is drawn: mflux does not quantize it
-	Quantization: []QuantizationRule{{"*", 8}},
+	LoRAHint:     &lora.Hint{For: "Anima", Names: regexp.MustCompile(animaAdapter + `[._]|text_conditioner\.`)},
+	Infer:        inferAnima,
+	Quantization: []QuantizationRule{{"*", 16}}, // mflux reads no others, since it decides what is drawn
 }
 
 var animaSignature = []string{"embed.weight", "blocks.0.cross_attn.q_proj.weight", "out_proj.bias"}

@@ -29,7 +29,9 @@ var CosmosTransformer3DModel = &Class{
 		`blocks[._]\d+[._]((self|cross)_attn[._](q|k|v|output)_proj|mlp[._]layer[12]|adaln_modulation_)`)},
 	Infer: inferCosmos,
 	Quantization: []QuantizationRule{
-		{"patch_embed.proj", 16}, {"time_embed.*", 8}, {"transformer_blocks.*.norm*", 8}, {"norm_out.*", 8}, {"proj_out", 8},
+		{"patch_embed.proj", 16}, {"proj_out", 8},
+		// the modulation, of which mflux reads no others
+		{"time_embed.*", 16}, {"transformer_blocks.*.norm*", 16}, {"norm_out.*", 16},
 	},
 	FLOPs: func(model any, image, references, text int) float64 {
 		return cosmosFLOPs(model.(*transformer.Cosmos).Config, image+references, text)

@@ -24,7 +24,7 @@ var Anima = &Family{
 	Pipelines: []*Class{{Name: "AnimaModularPipeline", Configure: configureAnima, Components: []Member{
 		{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
 		{Folder: "t5_tokenizer", Class: component.T5TokenizerFast, MFluxFolder: "tokenizer_2"},
-		{Folder: "text_conditioner", Class: component.AnimaTextConditioner},
+		{Folder: "text_conditioner", Class: component.AnimaTextConditioner, MFluxFolder: component.Transformers},
 		{Folder: "text_encoder", Class: component.Qwen3Model},
 		{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
 		{Folder: "transformer", Class: component.CosmosTransformer3DModel},

@@ -91,7 +91,7 @@ func flux3Defaults(steps int, guidance float64) Defaults {
 var flux3Components = []Member{
 	{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
 	{Folder: "text_encoder", Class: component.Qwen3VLForConditionalGeneration, MFlux: component.Qwen3VLOfFlux3},
-	{Folder: "tokenizer", Class: component.Qwen3VLProcessor},
+	{Folder: "tokenizer", Class: component.Qwen3VLProcessor, MFluxFolder: "text_encoder"},
 	{Folder: "transformer", Class: component.Flux3Transformer2DModel},
 	{Folder: "vae", Class: component.AutoencoderKLFlux2},
 }

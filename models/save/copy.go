@@ -40,7 +40,15 @@ func (w *writer) copyOthers() error {
 			if !configFile.MatchString(entry.Name()) || strings.Contains(entry.Name(), ".safetensors.index.") {
 				continue
 			}
-			if err := copyFile(src.FS, name, filepath.Join(dir, w.folderOf(component), entry.Name())); err != nil {
+			to := w.folderOf(component)
+			if _, shared := w.index.Components[to]; shared && index.IsModel(w.index.Components[component]) {
+				to = component // whose config has the same name
+			}
+			file := filepath.Join(dir, to, entry.Name())
+			if _, err := os.Lstat(file); err == nil && to != component {
+				continue // the tokenizer's folder in the source has the text encoder's files too
+			}
+			if err := copyFile(src.FS, name, file); err != nil {
 				return err
 			}
 		}

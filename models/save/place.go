@@ -74,7 +74,9 @@ func (p *placer) add(e *entry) error {
 			p.left = append(p.left, e.key)
 			return nil
 		}
-		name, rule, _ = p.table.Other(e.key)
+		if name, rule, _ = p.table.Other(e.key); p.table.Prefixed {
+			name = p.table.Prefixes[0] + name
+		}
 		if p.byName[name] != nil { // a tensor with two names in diffusers' layout
 			if e.param == nil {
 				return nil

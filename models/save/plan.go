@@ -1,6 +1,7 @@
 package save
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -117,12 +118,14 @@ func (p *plan) place(part *savedComponent) (err error) {
 
 // folderOf returns the folder in the output for the component of a folder, "." for the top.
 func (p *plan) folderOf(dir string) string {
-	for _, c := range p.declared.Components {
-		if c.Dir == dir && c.Class.MFluxAtRoot && p.layout == LayoutMFlux {
-			return "."
-		}
+	m, ok := p.declared.Class.Member(dir)
+	switch {
+	case !ok || p.layout != LayoutMFlux:
+		return dir
+	case m.Class.MFluxAtRoot:
+		return "."
 	}
-	return dir
+	return cmp.Or(m.MFluxFolder, dir)
 }
 
 // quantization returns the quantization of the model as a whole, "" if it is not

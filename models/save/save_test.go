@@ -90,6 +90,13 @@ func checkLayers(t *testing.T, q *mlx.Quantization, layers []save.Layer) {
 	}
 }
 
+// elsewhere are files that mflux has in other folders than diffusers, and those that it does not have.
+var elsewhere = map[string]map[string]bool{
+	"anima": {"tokenizer_2/tokenizer.json": true, "t5_tokenizer": false, "text_conditioner/config.json": true,
+		"text_conditioner/0.safetensors": false, "transformer/1.safetensors": true},
+	"flux3-klein": {"text_encoder/tokenizer.json": true, "tokenizer": false},
+}
+
 // TestRoundTrip checks that converting to mflux's layout and back loses nothing, including
 // layers that generating images does not need.
 func TestRoundTrip(t *testing.T) {
@@ -107,6 +114,11 @@ func TestRoundTrip(t *testing.T) {
 			}
 			if _, err := os.Stat(filepath.Join(there, "transformer")); os.IsNotExist(err) != strings.HasPrefix(folder, "krea-2") {
 				t.Errorf("%s: the transformer's folder: %v", folder, err) // with one, mflux reads diffusers' names for Krea 2
+			}
+			for name, want := range elsewhere[folder] {
+				if _, err := os.Stat(filepath.Join(there, name)); (err == nil) != want {
+					t.Errorf("%s: %s: %v", folder, name, err)
+				}
 			}
 			back, _ := saveNew(t, there, save.Options{Layout: save.LayoutDiffusers})
 			for _, c := range modeltest.Components(t, os.DirFS(dir)) {

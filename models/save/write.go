@@ -3,8 +3,10 @@ package save
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/oserr"
@@ -23,8 +25,13 @@ type writer struct {
 
 // write writes the folder.
 func (w *writer) write() error {
+	folders := map[string][]*savedComponent{}
 	for _, part := range w.parts {
-		if err := w.writePart(part); err != nil {
+		dir := w.folderOf(part.Dir)
+		folders[dir] = append(folders[dir], part)
+	}
+	for _, dir := range slices.Sorted(maps.Keys(folders)) {
+		if err := w.writeWeights(filepath.Join(w.dir, dir), folders[dir]); err != nil {
 			return err
 		}
 	}
@@ -37,39 +44,41 @@ func (w *writer) write() error {
 	return nil
 }
 
-// writePart writes the files of a component.
-func (w *writer) writePart(part *savedComponent) error {
-	dir := filepath.Join(w.dir, w.folderOf(part.Dir))
+// writeWeights writes the files of a folder, which several components share only in mflux's layout.
+func (w *writer) writeWeights(dir string, parts []*savedComponent) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	found := make([]nn.Found, len(part.entries))
-	for i, e := range part.entries {
-		found[i] = e.found
-	}
-	reader, err := nn.NewReader(part.ck, found)
-	if err != nil {
-		return err
-	}
-	names, metadata := w.fileNaming(part)
-	files := shards(part.entries, maxShard)
+	names, metadata := w.fileNaming(parts[0])
 	where := map[string]string{}
-	var size int64
-	for i, entries := range files {
-		file := shard{part: part, reader: reader, entries: entries, metadata: metadata}
-		name := names.of(i, len(files))
-		for _, e := range entries {
-			for _, slot := range e.slots {
-				where[slot.Name] = name
-			}
-			size += e.bytes()
+	written, size := 0, int64(0)
+	for _, part := range parts {
+		found := make([]nn.Found, len(part.entries))
+		for i, e := range part.entries {
+			found[i] = e.found
 		}
-		if err := w.writeShard(filepath.Join(dir, name), file); err != nil {
+		reader, err := nn.NewReader(part.ck, found)
+		if err != nil {
 			return err
 		}
-		w.report.Files++
+		files := shards(part.entries, maxShard)
+		for i, entries := range files {
+			file := shard{part: part, reader: reader, entries: entries, metadata: metadata}
+			name := names.of(written+i, len(files))
+			for _, e := range entries {
+				for _, slot := range e.slots {
+					where[slot.Name] = name
+				}
+				size += e.bytes()
+			}
+			if err := w.writeShard(filepath.Join(dir, name), file); err != nil {
+				return err
+			}
+		}
+		written += len(files)
 	}
-	if !names.numbered && len(files) == 1 {
+	w.report.Files += written
+	if !names.numbered && written == 1 {
 		return nil
 	}
 	about := map[string]any{"total_size": size}

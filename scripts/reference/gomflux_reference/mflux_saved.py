@@ -7,6 +7,7 @@ a small one, and with as many blocks as that has.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -26,7 +27,8 @@ import mlx.nn as nn
 import mlx.utils
 import torch
 
-from . import tiny
+from . import modular, tiny
+from .families import FAMILIES as REFERENCES
 from .files import read_json, write_json
 
 GROUP = 64
@@ -46,6 +48,7 @@ class Saved:
     definition: Callable
     modules: Callable
     sized: bool = False  # modules has an argument, diffusers' folder, whose configs determine their sizes
+    lost: str = ""  # diffusers' names of what mflux's layout has no place for, besides LOST
 
 
 def flux_1(fills: bool = False):
@@ -169,6 +172,112 @@ def ernie_image_definition():
     return ErnieWeightDefinition
 
 
+def flux_3(base: bool = False):
+    from mflux.models.common.config import ModelConfig
+    from mflux.models.flux2.model.flux2_text_encoder.qwen3_text_encoder import Qwen3TextEncoder
+    from mflux.models.flux2.model.flux2_vae.vae import Flux2VAE
+    from mflux.models.flux3.model.flux3_transformer.flux3_transformer import Flux3Transformer
+
+    config = ModelConfig.flux3_image_klein_base() if base else ModelConfig.flux3_image_klein()
+    transformer = Flux3Transformer(**config.transformer_overrides)
+    return dict(vae=Flux2VAE(), transformer=transformer, text_encoder=Qwen3TextEncoder(**config.text_encoder_overrides))
+
+
+def flux_3_base():
+    return flux_3(base=True)
+
+
+def flux_3_definition():
+    from mflux.models.flux3.weights.flux3_weight_definition import Flux3KleinWeightDefinition
+
+    return Flux3KleinWeightDefinition
+
+
+def flux_3_base_definition():
+    from mflux.models.flux3.weights.flux3_weight_definition import Flux3KleinBaseWeightDefinition
+
+    return Flux3KleinBaseWeightDefinition
+
+
+def anima():
+    from mflux.models.anima.anima_initializer import QWEN3_06B_CONFIG
+    from mflux.models.anima.model.anima_transformer.anima_transformer import AnimaTransformer
+    from mflux.models.flux2.model.flux2_text_encoder.qwen3_text_encoder import Qwen3TextEncoder
+    from mflux.models.qwen.model.qwen_vae.qwen_vae import QwenVAE
+
+    return dict(vae=QwenVAE(), transformer=AnimaTransformer(), text_encoder=Qwen3TextEncoder(**QWEN3_06B_CONFIG))
+
+
+# The makers' names of Anima's transformer, for diffusers'.
+ANIMA_NAMES = [
+    (r"^patch_embed\.proj", "x_embedder.proj.1"),
+    (r"^time_embed\.t_embedder", "t_embedder.1"),
+    (r"^time_embed\.norm", "t_embedding_norm"),
+    (r"^norm_out\.linear_", "final_layer.adaln_modulation."),
+    (r"^proj_out", "final_layer.linear"),
+    (r"^transformer_blocks", "blocks"),
+    (r"\.norm1\.linear_", ".adaln_modulation_self_attn."),
+    (r"\.norm2\.linear_", ".adaln_modulation_cross_attn."),
+    (r"\.norm3\.linear_", ".adaln_modulation_mlp."),
+    (r"\.attn1\.", ".self_attn."),
+    (r"\.attn2\.", ".cross_attn."),
+    (r"\.to_([qkv])\.", r".\1_proj."),
+    (r"\.to_out\.0\.", ".output_proj."),
+    (r"\.norm_([qk])\.", r".\1_norm."),
+    (r"\.ff\.net\.0\.proj\.", ".mlp.layer1."),
+    (r"\.ff\.net\.2\.", ".mlp.layer2."),
+]
+
+
+def anima_name(name: str) -> str:
+    if not re.match(r"(patch_embed|time_embed|transformer_blocks|norm_out|proj_out)\.", name):
+        return f"llm_adapter.{name}"  # the text conditioner's
+    for pattern, to in ANIMA_NAMES:
+        name = re.sub(pattern, to, name)
+    return name
+
+
+def anima_definition():
+    """mflux reads Anima from ComfyUI's files or from a folder that it saved: here diffusers' folders are read too, through
+    its own mapping of the makers' names, with as many blocks as they have."""
+    from mflux.models.anima.weights.anima_weight_definition import AnimaWeightDefinition
+    from mflux.models.anima.weights.anima_weight_mapping import AnimaWeightMapping
+    from mflux.models.qwen.weights.qwen_weight_mapping import QwenWeightMapping
+
+    def blocks(root: Path):
+        numbers = {"NUM_BLOCKS": "transformer", "NUM_ADAPTER_BLOCKS": "text_conditioner"}
+        found = {k: read_json(root / v / "config.json")["num_layers"] for k, v in numbers.items()}
+        with mock.patch.multiple(AnimaWeightMapping, **found):
+            return AnimaWeightMapping.get_transformer_mapping()
+
+    def transformer(component, root: Path):
+        files = [f for d in ("transformer", "text_conditioner") for f in (root / d).glob("*.safetensors")]
+        files = [f"../{f.parent.name}/{f.name}" for f in files]
+        return dataclasses.replace(
+            component, weight_files=sorted(files), key_transform=anima_name, mapping_getter=lambda: blocks(root)
+        )
+
+    def vae(component, root: Path):
+        return dataclasses.replace(component, mapping_getter=QwenWeightMapping.get_vae_mapping)
+
+    def text_encoder(component, root: Path):
+        return dataclasses.replace(
+            component, key_transform=lambda k: f"model.{k.removeprefix('model.')}",
+            mapping_getter=AnimaWeightMapping.get_text_encoder_mapping,
+        )  # fmt: skip
+
+    class FromDiffusers(AnimaWeightDefinition):
+        @staticmethod
+        def get_components():
+            selectors = dict(transformer=transformer, vae=vae, text_encoder=text_encoder)
+            return [
+                dataclasses.replace(c, variant_selector=functools.partial(selectors[c.name], c))
+                for c in AnimaWeightDefinition._saved_components()
+            ]
+
+    return FromDiffusers
+
+
 QWEN = dict(
     heads=2, axes_dims=(16, 24, 24), layers=2,
     text_intermediate=128, text_layers=3, text_heads=2, text_kv_heads=1, text_mrope_section=(4, 6, 6),
@@ -182,6 +291,10 @@ FLUX_1 = dict(
     clip_hidden=64, clip_intermediate=128, clip_heads=2,
     # the table of relative positions has a column for every head, and mflux quantizes it too
     t5_hidden=64, t5_intermediate=128, t5_heads=64, t5_head_dim=2,
+)  # fmt: skip
+
+FLUX_3 = VAE | QWEN3 | dict(
+    heads=2, axes_dims=(8, 8, 8, 8), layers=2, single_layers=2, vae_decoder_channels=VAE["vae_channels"],
 )  # fmt: skip
 
 FAMILIES = {
@@ -201,6 +314,15 @@ FAMILIES = {
                vae_decoder_channels=VAE["vae_channels"]),
         ernie_image_definition,
         ernie_image,
+    ),
+    "flux3-klein": Saved(FLUX_3, flux_3_definition, flux_3, lost=r"^model\.visual\."),
+    "flux3-klein-base": Saved(FLUX_3, flux_3_base_definition, flux_3_base, lost=r"^model\.visual\."),
+    "anima": Saved(
+        {k: v for k, v in QWEN.items() if k.startswith(("vae_", "latents_"))}
+        | QWEN3
+        | dict(heads=2, head_dim=32, text_dim=64, adaln_dim=64, conditioner_dim=64, conditioner_heads=2),
+        anima_definition,
+        anima,
     ),
     "z-image": Saved(VAE | QWEN3 | dict(dim=192, heads=3, axes_dims=(16, 24, 24)), z_image_definition, z_image),
     "qwen-image": Saved(QWEN, qwen_definition, qwen),
@@ -316,7 +438,7 @@ def shapes(module: nn.Module) -> dict:
 
 def cut(module, tree):
     """Drops the blocks that the weights do not have."""
-    for key, child in module.items() if isinstance(module, nn.Module) else enumerate(module):
+    for key, child in module.items() if isinstance(module, dict) else enumerate(module):
         weights = None
         if isinstance(tree, dict):
             weights = tree.get(key)
@@ -324,7 +446,7 @@ def cut(module, tree):
             weights = tree[key]
         if isinstance(child, list) and isinstance(weights, list) and len(weights) < len(child):
             child = module[key] = child[: len(weights)]
-        if isinstance(child, (nn.Module, list)):
+        if isinstance(child, (dict, list)):  # a module is a dict too
             cut(child, weights)
 
 
@@ -396,9 +518,11 @@ def pair(gomflux: Path, family: str, folder: Path, bits: list[int], seed: int, r
         result.say(f"mflux reads gomflux's {name}", f"level {ours.level}", wrong)
         for component in ours.modules:
             writing(ours, theirs, component, name, result)
+        if not level:
+            tokenizers(ours.definition, folder / f"gomflux-{name}", result)
     for name, lost in (("mflux-bf16", LOST_BY_MFLUX), ("gomflux-bf16", LOST)):
         save(gomflux, folder / name, folder / "diffusers", "--layout", "diffusers")
-        diffusers_reads(folder / "diffusers", source, name, lost, result)
+        diffusers_reads(folder / "diffusers", source, name, "|".join(filter(None, (lost, FAMILIES[family].lost))), result)
 
 
 def reading(gomflux: Path, theirs: Model, source: Path, folder: Path, name: str, result: Check):
@@ -409,6 +533,19 @@ def reading(gomflux: Path, theirs: Model, source: Path, folder: Path, name: str,
     mapped = theirs.mapped(read)
     for component in theirs.modules:
         result.equal(f"gomflux reads mflux's {name} {component}", mapped[component], theirs.plain(component))
+
+
+def tokenizers(definition, folder: Path, result: Check):
+    """mflux finds all tokenizers in a folder of gomflux's."""
+    from mflux.models.common.tokenizer import TokenizerLoader
+
+    wanted, wrong = [t.name for t in definition.get_tokenizers()], []
+    try:
+        with quiet():
+            TokenizerLoader.load_all(definitions=definition.get_tokenizers(), model_path=str(folder))
+    except (OSError, RuntimeError, ValueError) as e:
+        wrong = [str(e)]
+    result.say("mflux reads gomflux's tokenizers", " ".join(wanted), wrong)
 
 
 def writing(ours: Model, theirs: Model, component: str, name: str, result: Check):
@@ -429,7 +566,12 @@ LOST_BY_MFLUX = LOST + r"|^encoder\.down_blocks\.5\.time_conv\.|^model\.visual\.
 
 
 def diffusers_reads(folder: Path, source: Path, name: str, lost: str, result: Check):
-    pipes = [diffusers.DiffusionPipeline.from_pretrained(p, dtype=torch.float32) for p in (folder, source)]
+    pipes = []
+    for path in (folder, source):
+        if index := modular.index_of(path):
+            pipes.append(modular.load(path, index, REFERENCES, torch.float32))
+        else:
+            pipes.append(diffusers.DiffusionPipeline.from_pretrained(path, dtype=torch.float32))
     for component, module in pipes[1].components.items():
         if not isinstance(module, torch.nn.Module):
             continue
@@ -467,7 +609,9 @@ def save(gomflux: Path, model: Path, path: Path, *args: str):
 
 
 def configs(source: Path, folder: Path):
-    """Puts diffusers' configs beside mflux's files: gomflux takes the sizes of a model from them."""
+    """Puts diffusers' configs beside mflux's files: gomflux takes the sizes of a model from them. mflux-save has written a
+    description too, by which gomflux knows the layout."""
+    write_json(folder / "mflux_model.json", {})
     for file in source.rglob("*"):
         target = folder / file.relative_to(source)
         if file.is_file() and ".safetensors" not in file.name and not target.exists():
