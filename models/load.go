@@ -116,11 +116,7 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 		Quantize: o.Quantize, RuntimeLoRA: o.RuntimeLoRA, ReadAhead: readAhead,
 	}
 	complete := false
-	defer func() { // also after a panic, by which a job is interrupted
-		if !complete {
-			p.close()
-		}
-	}()
+	defer closeUnless(&complete, p.close)
 	if err := p.load(x, o, missing); err != nil {
 		return nil, err
 	}
@@ -457,11 +453,7 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	}
 	defer ck.Close()
 	complete := false
-	defer func() { // also after a panic, by which a job is interrupted
-		if !complete {
-			a.close()
-		}
-	}()
+	defer closeUnless(&complete, a.close)
 	if err := l.Load(c, ck); err != nil {
 		return nil, err
 	}
@@ -487,4 +479,11 @@ func (a *Autoencoder) chooseDevice(o LoadOptions) error {
 		a.dtype = *o.Dtype
 	}
 	return nil
+}
+
+// closeUnless closes what was being loaded, unless that is complete. It is deferred, since a panic interrupts a job.
+func closeUnless(complete *bool, close func()) {
+	if !*complete {
+		close()
+	}
 }

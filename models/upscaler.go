@@ -50,11 +50,7 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 	}
 	defer ck.Close()
 	complete := false
-	defer func() { // also after a panic, by which a job is interrupted
-		if !complete {
-			u.close()
-		}
-	}()
+	defer closeUnless(&complete, u.close)
 	switch n := declared.(type) {
 	case upscaler.Network:
 		u.network = n

@@ -9,8 +9,9 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// A LanguageModel predicts the token that follows others. Its methods must be called on the MLX
-// thread; they throw an error for invalid input (see [mlx.Throw]).
+// CausalLM is a language model of transformers with its head, such as Qwen3ForCausalLM: it predicts the token that follows
+// others. Its Model can encode prompts too, with the same weights. Its methods must be called on the MLX thread; they throw
+// an error for invalid input (see [mlx.Throw]).
 //
 // To generate text, make a cache, pass it with the ids of the prompt, in one or several calls, then
 // with each new token:
@@ -26,26 +27,6 @@ import (
 //	}
 //
 // Each call keeps what it computed for the cache, and nothing else: free logits, or use a scope.
-type LanguageModel interface {
-	// Forward appends ids, int32 [B, T], to the tokens in the cache, and returns the logits of the
-	// token that follows the last one, float32 [B, vocabulary]. The cache may be nil if ids is
-	// everything. images are those of the image tokens in ids, which [ImageConfig.ExpandImages]
-	// has repeated, in the order of the tokens and of the rows; ids is read by the host only if
-	// there are any. Without images, every id is text.
-	Forward(ids *mlx.Array, images []VisionInput, cache *Cache) *mlx.Array
-	// Logits is Forward with the logits after every one of the ids, float32 [B, T, vocabulary].
-	Logits(ids *mlx.Array, images []VisionInput, cache *Cache) *mlx.Array
-	// NewCache returns an empty cache for a number of sequences and, if it is not 0, of tokens.
-	// It grows if there are more tokens.
-	NewCache(batch, capacity int) *Cache
-	// VocabSize returns the number of logits. It may be larger than the tokenizer's vocabulary.
-	VocabSize() int
-	// Images returns the config for images, nil if the model cannot see any.
-	Images() ImageConfig
-}
-
-// CausalLM is a language model of transformers with its head, such as Qwen3ForCausalLM. It implements
-// [LanguageModel]. Its Model can encode prompts too, with the same weights.
 type CausalLM struct {
 	nn.Module `in:"input_ids"`
 	Model     network `w:"." module:"model"`
@@ -81,8 +62,6 @@ func (h *tiedHead) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	return h.Tap(h.table.ForwardWide(x, dtype), x)
 }
 
-var _ LanguageModel = (*CausalLM)(nil)
-
 func newCausalLM(m network, tied bool, sees ImageConfig, dtype mlx.Dtype) *CausalLM {
 	lm := &CausalLM{Model: m, dtype: dtype, tied: tied, sees: sees}
 	table := m.decoder().EmbedTokens
@@ -101,13 +80,14 @@ func (m *CausalLM) Unused() []string {
 	return slices.DeleteFunc(m.Model.Unused(), func(pattern string) bool { return !m.tied && strings.Contains(pattern, "lm_head.") })
 }
 
-// VocabSize implements [LanguageModel].
+// VocabSize returns the number of logits. It may be larger than the tokenizer's vocabulary.
 func (m *CausalLM) VocabSize() int { return m.Model.decoder().EmbedTokens.Len() }
 
-// Images implements [LanguageModel].
+// Images returns the config for images, nil if the model cannot see any.
 func (m *CausalLM) Images() ImageConfig { return m.sees }
 
-// NewCache implements [LanguageModel].
+// NewCache returns an empty cache for a number of sequences and, if it is not 0, of tokens.
+// It grows if there are more tokens.
 func (m *CausalLM) NewCache(batch, capacity int) *Cache {
 	return newCache(len(m.Model.decoder().Layers), batch, capacity)
 }
@@ -125,12 +105,16 @@ func (m *CausalLM) CacheBytes(tokens int) (n int64) {
 	return n
 }
 
-// Forward implements [LanguageModel].
+// Forward appends ids, int32 [B, T], to the tokens in the cache, and returns the logits of the
+// token that follows the last one, float32 [B, vocabulary]. The cache may be nil if ids is
+// everything. images are those of the image tokens in ids, which [ImageConfig.ExpandImages]
+// has repeated, in the order of the tokens and of the rows; ids is read by the host only if
+// there are any. Without images, every id is text.
 func (m *CausalLM) Forward(ids *mlx.Array, images []VisionInput, cache *Cache) *mlx.Array {
 	return m.logits(ids, images, cache, true).Squeeze(1)
 }
 
-// Logits implements [LanguageModel].
+// Logits is Forward with the logits after every one of the ids, float32 [B, T, vocabulary].
 func (m *CausalLM) Logits(ids *mlx.Array, images []VisionInput, cache *Cache) *mlx.Array {
 	return m.logits(ids, images, cache, false)
 }

@@ -97,7 +97,7 @@ func greedy(logits *mlx.Array) *mlx.Array {
 }
 
 // write adds ids to those in a cache greedily, of which next is the first.
-func write(m textenc.LanguageModel, cache *textenc.Cache, next *mlx.Array, n int) (ids [][]int32) {
+func write(m *textenc.CausalLM, cache *textenc.Cache, next *mlx.Array, n int) (ids [][]int32) {
 	for range n {
 		next = mlx.Scope(func() *mlx.Array {
 			ids = append(ids, next.Int32s())

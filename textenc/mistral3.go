@@ -137,11 +137,6 @@ func NewMinistral3ForCausalLM(c MistralConfig, dtype mlx.Dtype) *CausalLM {
 	return newCausalLM(newMistralModel(c, []int{c.NumHiddenLayers}, dtype), c.TieWordEmbeddings, nil, dtype)
 }
 
-// Sizes returns the numbers of layers and heads, and the widths of the stream and inside feed-forwards.
-func (m *mistralModel) Sizes() (layers, heads, width, hidden int) {
-	return len(m.Layers), m.config.NumAttentionHeads, m.config.HiddenSize, m.config.IntermediateSize
-}
-
 // Unused returns patterns of the checkpoint's tensors that are not needed.
 func (m *mistralModel) Unused() []string {
 	return append([]string{"lm_head.weight"}, m.unused("", m.config.NumHiddenLayers)...)

@@ -2,9 +2,7 @@ package textenc
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -21,38 +19,27 @@ type Qwen25VLConfig struct {
 	TieWordEmbeddings bool
 }
 
-// Qwen25VLTextConfig is the config of the language model, as version 4 of transformers
-// (rope_theta, rope_scaling) and version 5 (rope_parameters) write it.
-type Qwen25VLTextConfig struct {
-	VocabSize         int         `json:"vocab_size"`
-	HiddenSize        int         `json:"hidden_size"`
-	IntermediateSize  int         `json:"intermediate_size"`
-	NumHiddenLayers   int         `json:"num_hidden_layers"`
-	NumAttentionHeads int         `json:"num_attention_heads"`
-	NumKeyValueHeads  *int        `json:"num_key_value_heads"` // nil: num_attention_heads
-	HiddenAct         string      `json:"hidden_act"`
-	RMSNormEps        float64     `json:"rms_norm_eps"`
-	UseSlidingWindow  bool        `json:"use_sliding_window"`
-	LayerTypes        []string    `json:"layer_types"`
-	RopeTheta         *float64    `json:"rope_theta"`
-	RopeScaling       *qwenVLRope `json:"rope_scaling"`
-	RopeParameters    *qwenVLRope `json:"rope_parameters"`
-	TieWordEmbeddings bool        `json:"tie_word_embeddings"` // as that of Qwen25VLConfig
-}
+// Qwen25VLTextConfig is the config of the language model, whose layers are Qwen3's with biases and without norms of heads.
+// The width and the number of the heads determine their size.
+type Qwen25VLTextConfig struct{ Qwen3VLTextConfig }
 
 // DefaultQwen25VLConfig returns the values that transformers uses for fields that a
 // config lacks.
 func DefaultQwen25VLConfig() Qwen25VLConfig {
-	kvHeads := 8
 	return Qwen25VLConfig{
-		Text: Qwen25VLTextConfig{
-			VocabSize: 152064, HiddenSize: 8192, IntermediateSize: 29568, NumHiddenLayers: 80,
-			NumAttentionHeads: 64, NumKeyValueHeads: &kvHeads, HiddenAct: "silu", RMSNormEps: 1e-5,
-		},
+		Text: Qwen25VLTextConfig{Qwen3VLTextConfig{
+			Qwen3Config: Qwen3Config{
+				VocabSize: 152064, HiddenSize: 8192, IntermediateSize: 29568, NumHiddenLayers: 80,
+				NumAttentionHeads: 64, HiddenAct: "silu", RMSNormEps: 1e-5,
+			},
+			NumKeyValueHeads: new(8),
+		}},
 		Vision: Qwen25VLVisionConfig{
-			Depth: 32, HiddenSize: 3584, IntermediateSize: 3420, NumHeads: 16, HiddenAct: "silu",
-			InChannels: 3, PatchSize: 14, SpatialMergeSize: 2, TemporalPatchSize: 2, WindowSize: 112,
-			OutHiddenSize: 3584, FullAttBlockIndexes: []int{7, 15, 23, 31},
+			visionConfig: visionConfig{
+				Depth: 32, HiddenSize: 3584, IntermediateSize: 3420, NumHeads: 16, HiddenAct: "silu",
+				InChannels: 3, PatchSize: 14, SpatialMergeSize: 2, TemporalPatchSize: 2, OutHiddenSize: 3584,
+			},
+			WindowSize: 112, FullAttBlockIndexes: []int{7, 15, 23, 31},
 		},
 		ImageTokenID: 151655,
 	}
@@ -81,7 +68,7 @@ func (c *Qwen25VLConfig) UnmarshalJSON(data []byte) error {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *Qwen25VLConfig) Validate() error {
-	if err := c.Text.validate(); err != nil {
+	if err := c.Text.Validate(); err != nil {
 		return err
 	}
 	if err := c.Vision.validate(); err != nil {
@@ -93,9 +80,15 @@ func (c *Qwen25VLConfig) Validate() error {
 	return nil
 }
 
-func (c *Qwen25VLTextConfig) validate() error {
-	rope := c.rope()
-	pairs := 0
+// Validate returns an error if the language model cannot be run with the config.
+func (c *Qwen25VLTextConfig) Validate() error {
+	layers, rope, pairs := c.layers(), c.rope(), 0
+	if c.NumAttentionHeads > 0 && (c.HiddenSize%c.NumAttentionHeads != 0 || layers.HeadDim%2 != 0) {
+		return fmt.Errorf("hidden_size %d must be num_attention_heads %d times an even number", c.HiddenSize, c.NumAttentionHeads)
+	}
+	if err := layers.Validate(); err != nil {
+		return err
+	}
 	for _, n := range rope.MRopeSection {
 		if n < 1 || n > nn.MaxDim {
 			return fmt.Errorf("mrope_section %v: must be positive", rope.MRopeSection)
@@ -103,29 +96,12 @@ func (c *Qwen25VLTextConfig) validate() error {
 		pairs += n
 	}
 	switch {
-	case min(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.NumAttentionHeads, c.kvHeads()) < 1:
-		return errors.New("vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads " +
-			"and num_key_value_heads must be positive")
-	case c.NumHiddenLayers > nn.MaxLayers || max(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumAttentionHeads) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
-	case c.NumAttentionHeads%c.kvHeads() != 0:
-		return fmt.Errorf("num_attention_heads %d must be a multiple of num_key_value_heads %d", c.NumAttentionHeads, c.kvHeads())
-	case c.HiddenSize%c.NumAttentionHeads != 0 || c.headDim()%2 != 0:
-		return fmt.Errorf("hidden_size %d must be num_attention_heads %d times an even number", c.HiddenSize, c.NumAttentionHeads)
-	case c.HiddenAct != "silu":
-		return fmt.Errorf("hidden_act %q, expected silu", c.HiddenAct)
-	case !(c.RMSNormEps >= 0):
-		return fmt.Errorf("rms_norm_eps %g must not be negative", c.RMSNormEps)
-	case c.UseSlidingWindow:
-		return errors.New("use_sliding_window true")
-	case slices.ContainsFunc(c.LayerTypes, func(t string) bool { return t != "full_attention" }):
-		return fmt.Errorf("layer_types %q, expected full_attention only", c.LayerTypes)
 	case rope.RopeType != "default":
 		return fmt.Errorf("rope_type %q, expected default or mrope", rope.RopeType)
 	case !(*rope.RopeTheta > 0):
 		return fmt.Errorf("rope_theta %g must be positive", *rope.RopeTheta)
-	case pairs != c.headDim()/2:
-		return fmt.Errorf("mrope_section %v must sum to %d, half the size of a head", rope.MRopeSection, c.headDim()/2)
+	case pairs != layers.HeadDim/2:
+		return fmt.Errorf("mrope_section %v must sum to %d, half the size of a head", rope.MRopeSection, layers.HeadDim/2)
 	}
 	return nil
 }
@@ -142,21 +118,11 @@ func (c *Qwen25VLTextConfig) rope() qwenVLRope {
 	return r
 }
 
-// layers returns the config of the layers, which are Qwen3's without norms of heads.
+// layers returns the config of the layers.
 func (c *Qwen25VLTextConfig) layers() Qwen3Config {
-	return Qwen3Config{
-		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, IntermediateSize: c.IntermediateSize, NumHiddenLayers: c.NumHiddenLayers,
-		NumAttentionHeads: c.NumAttentionHeads, NumKeyValueHeads: c.kvHeads(), HeadDim: c.headDim(), RMSNormEps: c.RMSNormEps,
-	}
-}
-
-func (c *Qwen25VLTextConfig) headDim() int { return c.HiddenSize / c.NumAttentionHeads }
-
-func (c *Qwen25VLTextConfig) kvHeads() int {
-	if c.NumKeyValueHeads == nil {
-		return c.NumAttentionHeads
-	}
-	return *c.NumKeyValueHeads
+	q := c.Qwen3VLTextConfig.layers()
+	q.HeadDim, q.AttentionBias = c.HiddenSize/max(c.NumAttentionHeads, 1), false
+	return q
 }
 
 // ExpandImages repeats each image token in a tokenized prompt as often as its image

@@ -2,6 +2,12 @@ package textenc
 
 import "image"
 
+// The feed-forwards of the vision encoders, whose weights tests change.
+type (
+	Qwen25VisionMLP = qwen3MLP
+	Qwen3VisionMLP  = qwen3VisionMLP
+)
+
 // Positions returns the positions of tokens.
 func (c *Qwen25VLConfig) Positions(ids []int32, images []VisionInput) ([][]int, error) {
 	return c.imageTokens().place(ids, images, newPass(nil, 1, len(ids), 0))

@@ -277,10 +277,8 @@ func TestQwen25VLFloat16(t *testing.T) {
 				return nil, nil
 			}}
 			m := openQwen25VL(t, folder, true, how{dtype: dtype, points: points})
-			for _, l := range []*nn.Linear{
-				m.LanguageModel.Layers[0].MLP.GateProj, m.LanguageModel.Layers[0].MLP.UpProj,
-				m.Visual.Blocks[0].MLP.GateProj, m.Visual.Blocks[0].MLP.UpProj,
-			} {
+			text, vision := m.LanguageModel.Layers[0].MLP, m.Visual.Blocks[0].MLP.(*textenc.Qwen25VisionMLP)
+			for _, l := range []*nn.Linear{text.GateProj, text.UpProj, vision.GateProj, vision.UpProj} {
 				w := &l.Weight
 				w.Array = w.Times(gain)
 			}

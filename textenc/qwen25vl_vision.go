@@ -1,7 +1,6 @@
 package textenc
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,55 +10,28 @@ import (
 
 // Qwen25VLVisionConfig is vision_config of transformers' Qwen2_5_VLConfig.
 type Qwen25VLVisionConfig struct {
-	Depth               int         `json:"depth"`
-	HiddenSize          int         `json:"hidden_size"`
-	IntermediateSize    int         `json:"intermediate_size"`
-	NumHeads            int         `json:"num_heads"`
-	HiddenAct           string      `json:"hidden_act"`
-	InChannels          int         `json:"in_channels"`
+	visionConfig
 	InChans             *int        `json:"in_chans"` // in_channels in older files
-	PatchSize           int         `json:"patch_size"`
-	SpatialMergeSize    int         `json:"spatial_merge_size"`
-	TemporalPatchSize   int         `json:"temporal_patch_size"`
 	WindowSize          int         `json:"window_size"`
-	OutHiddenSize       int         `json:"out_hidden_size"`
 	FullAttBlockIndexes []int       `json:"fullatt_block_indexes"`
 	RopeTheta           *float64    `json:"rope_theta"`
 	RopeScaling         *qwenVLRope `json:"rope_scaling"`
-	RopeParameters      *qwenVLRope `json:"rope_parameters"`
 }
 
 func (c *Qwen25VLVisionConfig) validate() error {
-	if err := c.patches().validate(); err != nil {
+	if err := c.visionConfig.validate("silu", c.rope()); err != nil {
 		return err
 	}
-	rope := c.rope()
 	switch {
-	case min(c.Depth, c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize) < 1:
-		return errors.New("depth, hidden_size, intermediate_size, num_heads and out_hidden_size must be positive")
-	case c.Depth > nn.MaxLayers || max(c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize, c.WindowSize) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
-	case c.HiddenSize%c.NumHeads != 0 || c.headDim()%4 != 0:
-		return fmt.Errorf("hidden_size %d must be num_heads %d times a multiple of 4", c.HiddenSize, c.NumHeads)
-	case c.HiddenAct != "silu":
-		return fmt.Errorf("hidden_act %q, expected silu", c.HiddenAct)
+	case c.WindowSize > nn.MaxDim:
+		return fmt.Errorf("a size above %d", nn.MaxDim)
 	case c.InChannels != channels || c.InChans != nil && *c.InChans != channels:
 		return fmt.Errorf("in_channels or in_chans is not %d", channels)
 	case c.windowCells() < 1:
 		return fmt.Errorf("window_size %d must be at least %d, the size of merged patches", c.WindowSize, c.SpatialMergeSize*c.PatchSize)
-	case rope.RopeType != "default" && rope.RopeType != "axial": // transformers treats default as axial
-		return fmt.Errorf("rope_type %q, expected axial", rope.RopeType)
-	case !(*rope.RopeTheta > 0):
-		return fmt.Errorf("rope_theta %g must be positive", *rope.RopeTheta)
 	}
 	return nil
 }
-
-func (c *Qwen25VLVisionConfig) patches() visionPatches {
-	return visionPatches{c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize}
-}
-
-func (c *Qwen25VLVisionConfig) headDim() int { return c.HiddenSize / c.NumHeads }
 
 // rope returns the settings of the rotary embedding, with defaults for missing fields.
 func (c *Qwen25VLVisionConfig) rope() qwenVLRope {
@@ -100,8 +72,7 @@ func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Arr
 	w := newWindows(images, c.SpatialMergeSize, c.windowCells())
 	x := m.PatchEmbed.Forward(pixels, dtype).TakeRows(w.patches)
 
-	positions := patchPositions(images, c.SpatialMergeSize)
-	rope := nn.NewRope(positions, []int{c.headDim() / 2, c.headDim() / 2}, *c.rope().RopeTheta)
+	rope, positions := c.rotary(images, *c.rope().RopeTheta)
 	if m.Observed() {
 		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, 0, x, transposed(positions).T())
 	}
@@ -155,17 +126,6 @@ func newWindows(images []VisionInput, merge, side int) windows {
 	return w
 }
 
-// visionBlock is Qwen2_5_VLVisionBlock.
-type visionBlock struct {
-	nn.Module
-	Norm1 *nn.RMSNorm      `w:"norm1"`
-	Norm2 *nn.RMSNorm      `w:"norm2"`
-	Attn  *visionAttention `w:"attn"`
-	MLP   *qwen3MLP        `w:"mlp"`
-
-	full bool // attention over whole images, not windows
-}
-
 func newVisionBlock(c Qwen25VLVisionConfig, full bool) *visionBlock {
 	return &visionBlock{
 		Norm1: nn.NewRMSNorm(c.HiddenSize, visionEps), Norm2: nn.NewRMSNorm(c.HiddenSize, visionEps),
@@ -173,12 +133,6 @@ func newVisionBlock(c Qwen25VLVisionConfig, full bool) *visionBlock {
 		MLP:  newQwen3MLP(c.HiddenSize, c.IntermediateSize, true),
 		full: full,
 	}
-}
-
-func (b *visionBlock) Forward(x *mlx.Array, s *spans, dtype mlx.Dtype) *mlx.Array {
-	y := x.Add(b.Attn.Forward(b.Norm1.Forward(x).AsType(dtype), s))
-	y = y.Add(b.MLP.Forward(b.Norm2.Forward(y).AsType(dtype)))
-	return b.Tap(y, x)
 }
 
 // visionMerger is Qwen2_5_VLPatchMerger: a norm of each patch, then an MLP of the merged

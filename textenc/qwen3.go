@@ -190,6 +190,17 @@ func Staged(model any) nn.Staged {
 	return nil
 }
 
+// Sizes returns the numbers of layers and heads of a language model, and the widths of the stream and inside feed-forwards.
+func Sizes(model any) (layers, heads, width, hidden int) {
+	d := model.(network).decoder()
+	for _, l := range d.Layers {
+		if l.SelfAttn != nil {
+			heads = l.SelfAttn.heads
+		}
+	}
+	return len(d.Layers), heads, d.EmbedTokens.Dim(), d.Layers[0].MLP.GateProj.Out()
+}
+
 func newQwen3Decoder(c Qwen3Config, hiddenStates []int, layer func(Qwen3Config, int) *qwen3Layer) qwen3Decoder {
 	d := qwen3Decoder{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize)}
 	for _, i := range hiddenStates {

@@ -42,7 +42,6 @@ const (
 
 // DefaultQwen35Config returns the values that transformers uses for fields that a config lacks.
 func DefaultQwen35Config() Qwen35Config {
-	kvHeads := 4
 	return Qwen35Config{
 		Text: Qwen35TextConfig{
 			Qwen3VLTextConfig: Qwen3VLTextConfig{
@@ -50,7 +49,7 @@ func DefaultQwen35Config() Qwen35Config {
 					VocabSize: 248320, HiddenSize: 4096, IntermediateSize: 12288, NumHiddenLayers: 32,
 					NumAttentionHeads: 16, HeadDim: 256, HiddenAct: "silu", RMSNormEps: 1e-6,
 				},
-				NumKeyValueHeads: &kvHeads,
+				NumKeyValueHeads: new(4),
 			},
 			FullAttentionInterval: 4, AttnOutputGate: true, LinearConvKernelDim: 4,
 			LinearKeyHeadDim: 128, LinearValueHeadDim: 128, LinearNumKeyHeads: 16, LinearNumValueHeads: 32,

@@ -32,9 +32,8 @@ type Qwen3VLTextConfig struct {
 // DefaultQwen3VLConfig returns the values that transformers uses for fields that a config
 // lacks.
 func DefaultQwen3VLConfig() Qwen3VLConfig {
-	kvHeads := 32
 	return Qwen3VLConfig{
-		Text:         Qwen3VLTextConfig{Qwen3Config: DefaultQwen3Config(), NumKeyValueHeads: &kvHeads},
+		Text:         Qwen3VLTextConfig{Qwen3Config: DefaultQwen3Config(), NumKeyValueHeads: new(32)},
 		ImageTokenID: 151655,
 	}
 }

@@ -191,10 +191,8 @@ func TestQwen3VLFloat16(t *testing.T) {
 				return nil, nil
 			}}
 			m := openQwen3VL(t, folder, true, how{dtype: dtype, points: points})
-			for _, l := range []*nn.Linear{
-				m.LanguageModel.Layers[0].MLP.GateProj, m.LanguageModel.Layers[0].MLP.UpProj,
-				m.Visual.Blocks[0].MLP.FC1, m.Visual.Blocks[0].MLP.FC2,
-			} {
+			text, vision := m.LanguageModel.Layers[0].MLP, m.Visual.Blocks[0].MLP.(*textenc.Qwen3VisionMLP)
+			for _, l := range []*nn.Linear{text.GateProj, text.UpProj, vision.FC1, vision.FC2} {
 				w := &l.Weight
 				w.Array = w.Times(gain)
 			}

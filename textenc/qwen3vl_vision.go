@@ -14,27 +14,19 @@ import (
 // Qwen3VLVisionConfig is vision_config of transformers' Qwen3VLConfig. Read from JSON, it has
 // transformers' values for missing fields.
 type Qwen3VLVisionConfig struct {
-	Depth                  int         `json:"depth"`
-	HiddenSize             int         `json:"hidden_size"`
-	IntermediateSize       int         `json:"intermediate_size"`
-	NumHeads               int         `json:"num_heads"`
-	HiddenAct              string      `json:"hidden_act"`
-	InChannels             int         `json:"in_channels"`
-	PatchSize              int         `json:"patch_size"`
-	SpatialMergeSize       int         `json:"spatial_merge_size"`
-	TemporalPatchSize      int         `json:"temporal_patch_size"`
-	OutHiddenSize          int         `json:"out_hidden_size"`
-	NumPositionEmbeddings  int         `json:"num_position_embeddings"`
-	DeepstackVisualIndexes []int       `json:"deepstack_visual_indexes"`
-	RopeParameters         *qwenVLRope `json:"rope_parameters"`
+	visionConfig
+	NumPositionEmbeddings  int   `json:"num_position_embeddings"`
+	DeepstackVisualIndexes []int `json:"deepstack_visual_indexes"`
 }
 
 // UnmarshalJSON replaces the config by the defaults and the fields of the JSON.
 func (c *Qwen3VLVisionConfig) UnmarshalJSON(data []byte) error {
 	type fields Qwen3VLVisionConfig
 	own := fields{
-		Depth: 27, HiddenSize: 1152, IntermediateSize: 4304, NumHeads: 16, HiddenAct: "gelu_pytorch_tanh",
-		InChannels: channels, PatchSize: 16, SpatialMergeSize: 2, TemporalPatchSize: 2, OutHiddenSize: 3584,
+		visionConfig: visionConfig{
+			Depth: 27, HiddenSize: 1152, IntermediateSize: 4304, NumHeads: 16, HiddenAct: "gelu_pytorch_tanh",
+			InChannels: channels, PatchSize: 16, SpatialMergeSize: 2, TemporalPatchSize: 2, OutHiddenSize: 3584,
+		},
 		NumPositionEmbeddings: 2304, DeepstackVisualIndexes: []int{8, 16, 24},
 	}
 	if err := json.Unmarshal(data, &own); err != nil {
@@ -45,38 +37,22 @@ func (c *Qwen3VLVisionConfig) UnmarshalJSON(data []byte) error {
 }
 
 func (c *Qwen3VLVisionConfig) validate() error {
-	if err := c.patches().validate(); err != nil {
+	if err := c.visionConfig.validate("gelu_pytorch_tanh", c.rope()); err != nil {
 		return err
 	}
-	rope := c.rope()
 	switch {
-	case min(c.Depth, c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize, c.NumPositionEmbeddings) < 1:
-		return errors.New("depth, hidden_size, intermediate_size, num_heads, out_hidden_size and num_position_embeddings must be positive")
-	case c.Depth > nn.MaxLayers ||
-		max(c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize, c.NumPositionEmbeddings) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
-	case c.HiddenSize%c.NumHeads != 0 || c.headDim()%4 != 0:
-		return fmt.Errorf("hidden_size %d must be num_heads %d times a multiple of 4", c.HiddenSize, c.NumHeads)
-	case c.HiddenAct != "gelu_pytorch_tanh":
-		return fmt.Errorf("hidden_act %q, expected gelu_pytorch_tanh", c.HiddenAct)
+	case c.NumPositionEmbeddings < 1:
+		return errors.New("num_position_embeddings must be positive")
+	case c.NumPositionEmbeddings > nn.MaxDim:
+		return fmt.Errorf("a size above %d", nn.MaxDim)
 	case c.InChannels != channels:
 		return fmt.Errorf("in_channels %d, expected %d", c.InChannels, channels)
-	case rope.RopeType != "default" && rope.RopeType != "axial": // transformers treats default as axial
-		return fmt.Errorf("rope_type %q, expected axial", rope.RopeType)
-	case !(*rope.RopeTheta > 0):
-		return fmt.Errorf("rope_theta %g must be positive", *rope.RopeTheta)
 	}
 	layers := slices.Sorted(slices.Values(c.DeepstackVisualIndexes))
 	if n := len(layers); n > 0 && (layers[0] < 0 || layers[n-1] >= c.Depth || len(slices.Compact(layers)) < n) {
 		return fmt.Errorf("deepstack_visual_indexes %v: expected different numbers from 0 to %d", c.DeepstackVisualIndexes, c.Depth-1)
 	}
 	return nil
-}
-
-func (c *Qwen3VLVisionConfig) headDim() int { return c.HiddenSize / c.NumHeads }
-
-func (c *Qwen3VLVisionConfig) patches() visionPatches {
-	return visionPatches{c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize}
 }
 
 // rope returns the settings of the rotary embedding, with defaults for missing fields.
@@ -94,7 +70,7 @@ type qwen3VLVision struct {
 	PatchEmbed          *visionPatchEmbed    `w:"patch_embed"`
 	PosEmbed            *visionPosEmbed      `w:"pos_embed"`
 	RotaryPosEmb        *rotaryEmbedding     `w:"rotary_pos_emb"`
-	Blocks              []*qwen3VisionBlock  `w:"blocks"`
+	Blocks              []*visionBlock       `w:"blocks"`
 	Merger              *qwen3VisionMerger   `w:"merger"`
 	DeepstackMergerList []*qwen3VisionMerger `w:"deepstack_merger_list"`
 
@@ -123,8 +99,7 @@ func (m *qwen3VLVision) Forward(images []VisionInput, dtype mlx.Dtype) (features
 	x := m.PatchEmbed.Forward(pixels, dtype)
 	x = x.Add(m.PosEmbed.Forward(images, c.SpatialMergeSize, dtype).AsType(dtype))
 
-	positions := patchPositions(images, c.SpatialMergeSize)
-	rope := nn.NewRope(positions, []int{c.headDim() / 2, c.headDim() / 2}, *c.rope().RopeTheta)
+	rope, positions := c.rotary(images, *c.rope().RopeTheta)
 	if m.Observed() {
 		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, 0, x, transposed(positions).T())
 	}
@@ -192,17 +167,8 @@ func stretched(i, n, side int) (before, after int, fraction float32) {
 	return before, min(before+1, side-1), at - float32(before)
 }
 
-// qwen3VisionBlock is Qwen3VLVisionBlock.
-type qwen3VisionBlock struct {
-	nn.Module
-	Norm1 *nn.LayerNorm    `w:"norm1"`
-	Norm2 *nn.LayerNorm    `w:"norm2"`
-	Attn  *visionAttention `w:"attn"`
-	MLP   *qwen3VisionMLP  `w:"mlp"`
-}
-
-func newQwen3VisionBlock(c Qwen3VLVisionConfig) *qwen3VisionBlock {
-	return &qwen3VisionBlock{
+func newQwen3VisionBlock(c Qwen3VLVisionConfig) *visionBlock {
+	return &visionBlock{
 		Norm1: nn.NewAffineLayerNorm(c.HiddenSize, visionEps), Norm2: nn.NewAffineLayerNorm(c.HiddenSize, visionEps),
 		Attn: newVisionAttention(c.HiddenSize, c.NumHeads),
 		MLP: &qwen3VisionMLP{
@@ -210,12 +176,6 @@ func newQwen3VisionBlock(c Qwen3VLVisionConfig) *qwen3VisionBlock {
 			ActFn: &nn.Activation{Func: (*mlx.Array).GELUTanh},
 		},
 	}
-}
-
-func (b *qwen3VisionBlock) Forward(x *mlx.Array, s *spans, dtype mlx.Dtype) *mlx.Array {
-	y := x.Add(b.Attn.Forward(b.Norm1.Forward(x).AsType(dtype), s))
-	y = y.Add(b.MLP.Forward(b.Norm2.Forward(y).AsType(dtype)))
-	return b.Tap(y, x)
 }
 
 // qwen3VisionMLP is Qwen3VLVisionMLP.

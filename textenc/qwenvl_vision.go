@@ -1,6 +1,7 @@
 package textenc
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -12,6 +13,56 @@ import (
 
 // channels is the number of channels of an image.
 const channels = 3
+
+// visionConfig has the fields of vision_config that both have.
+type visionConfig struct {
+	Depth             int         `json:"depth"`
+	HiddenSize        int         `json:"hidden_size"`
+	IntermediateSize  int         `json:"intermediate_size"`
+	NumHeads          int         `json:"num_heads"`
+	HiddenAct         string      `json:"hidden_act"`
+	InChannels        int         `json:"in_channels"`
+	PatchSize         int         `json:"patch_size"`
+	SpatialMergeSize  int         `json:"spatial_merge_size"`
+	TemporalPatchSize int         `json:"temporal_patch_size"`
+	OutHiddenSize     int         `json:"out_hidden_size"`
+	RopeParameters    *qwenVLRope `json:"rope_parameters"`
+}
+
+// validate returns an error for sizes that no model has, or another activation than act. rope has the settings of the rotary
+// embedding.
+func (c *visionConfig) validate(act string, rope qwenVLRope) error {
+	if err := c.patches().validate(); err != nil {
+		return err
+	}
+	switch {
+	case min(c.Depth, c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize) < 1:
+		return errors.New("depth, hidden_size, intermediate_size, num_heads and out_hidden_size must be positive")
+	case c.Depth > nn.MaxLayers || max(c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize) > nn.MaxDim:
+		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	case c.HiddenSize%c.NumHeads != 0 || c.headDim()%4 != 0:
+		return fmt.Errorf("hidden_size %d must be num_heads %d times a multiple of 4", c.HiddenSize, c.NumHeads)
+	case c.HiddenAct != act:
+		return fmt.Errorf("hidden_act %q, expected %s", c.HiddenAct, act)
+	case rope.RopeType != "default" && rope.RopeType != "axial": // transformers treats default as axial
+		return fmt.Errorf("rope_type %q, expected axial", rope.RopeType)
+	case !(*rope.RopeTheta > 0):
+		return fmt.Errorf("rope_theta %g must be positive", *rope.RopeTheta)
+	}
+	return nil
+}
+
+func (c *visionConfig) patches() visionPatches {
+	return visionPatches{c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize}
+}
+
+func (c *visionConfig) headDim() int { return c.HiddenSize / c.NumHeads }
+
+// rotary returns the rotary embedding of all patches of images, and their positions.
+func (c *visionConfig) rotary(images []VisionInput, theta float64) (rope nn.Rope, positions [][]int) {
+	positions = patchPositions(images, c.SpatialMergeSize)
+	return nn.NewRope(positions, []int{c.headDim() / 2, c.headDim() / 2}, theta), positions
+}
 
 // visionPatches describe how a vision encoder divides images: patches of size x size pixels,
 // of which merge x merge become one feature, and which are repeated for each of several frames.
@@ -130,6 +181,23 @@ func (c *patchConv) Forward(x *mlx.Array) *mlx.Array {
 	}
 	y = c.Tap(y.Reshape(-1, s[0], 1, 1, 1), x.Reshape(-1, s[1], s[2], s[3], s[4]))
 	return y.Reshape(-1, s[0])
+}
+
+// visionBlock is Qwen2_5_VLVisionBlock or Qwen3VLVisionBlock.
+type visionBlock struct {
+	nn.Module
+	Norm1 nn.Layer         `w:"norm1"`
+	Norm2 nn.Layer         `w:"norm2"`
+	Attn  *visionAttention `w:"attn"`
+	MLP   nn.Layer         `w:"mlp"`
+
+	full bool // of Qwen2.5-VL: attention over whole images, not windows
+}
+
+func (b *visionBlock) Forward(x *mlx.Array, s *spans, dtype mlx.Dtype) *mlx.Array {
+	y := x.Add(b.Attn.Forward(b.Norm1.Forward(x).AsType(dtype), s))
+	y = y.Add(b.MLP.Forward(b.Norm2.Forward(y).AsType(dtype)))
+	return b.Tap(y, x)
 }
 
 // visionAttention is Qwen2_5_VLVisionAttention or Qwen3VLVisionAttention.

@@ -35,9 +35,6 @@ type Network interface {
 	memory(h, w int, m memory) int64
 }
 
-// A Config is the config of a class.
-type Config interface{ Validate() error }
-
 // A Run describes how [Enlarge] computes.
 type Run struct {
 	// Budget limits the memory of the network's activations, in bytes; 0 is no limit.

@@ -21,7 +21,7 @@ func load(fsys checkpoint.Folder, dir string) (Autoencoder, error) {
 	if err := checkpoint.ReadJSON(fsys, config, &class); err != nil {
 		return nil, err
 	}
-	read := func(c Config) error {
+	read := func(c interface{ Validate() error }) error {
 		if err := checkpoint.ReadJSON(fsys, config, c); err != nil {
 			return err
 		}

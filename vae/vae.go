@@ -51,6 +51,3 @@ type Autoencoder interface {
 	// have and the autoencoder does not use.
 	Unused() []string
 }
-
-// A Config is the config of one class.
-type Config interface{ Validate() error }

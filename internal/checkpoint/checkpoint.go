@@ -232,20 +232,12 @@ func parseIndex(data []byte) (map[string]string, error) {
 		return nil, atLine(data, err)
 	}
 	var index map[string]string
-	seen := make(map[string]bool)
-	err = s.object(func(key string, offset int) error {
-		if seen[key] {
-			return duplicate(key, offset)
-		}
-		seen[key] = true
+	err = s.object(func(key string, _ int) error {
 		if key != "weight_map" {
 			return s.skip()
 		}
 		index = make(map[string]string)
-		return s.object(func(tensor string, offset int) error {
-			if _, dup := index[tensor]; dup {
-				return duplicate(tensor, offset)
-			}
+		return s.object(func(tensor string, _ int) error {
 			s.peek()
 			at := s.pos
 			shard, err := s.str()

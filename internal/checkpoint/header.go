@@ -126,17 +126,9 @@ func (h *Header) parse(text []byte) error {
 		return err
 	}
 	h.Tensors = make(map[string]Tensor)
-	metadata := false
-	err = s.object(func(key string, offset int) error {
+	return s.object(func(key string, offset int) error {
 		if key == "__metadata__" {
-			if metadata {
-				return duplicate(key, offset)
-			}
-			metadata = true
 			return h.parseMetadata(s)
-		}
-		if _, dup := h.Tensors[key]; dup {
-			return duplicate(key, offset)
 		}
 		switch {
 		case strings.IndexByte(key, 0) >= 0:
@@ -152,7 +144,6 @@ func (h *Header) parse(text []byte) error {
 		h.Names = append(h.Names, key)
 		return nil
 	})
-	return err
 }
 
 func (h *Header) parseMetadata(s *scanner) error {
@@ -162,10 +153,7 @@ func (h *Header) parseMetadata(s *scanner) error {
 		return nil
 	}
 	h.Metadata = make(map[string]string)
-	err := s.object(func(key string, offset int) error {
-		if _, dup := h.Metadata[key]; dup {
-			return duplicate(key, offset)
-		}
+	err := s.object(func(key string, _ int) error {
 		value, err := s.str()
 		if err != nil {
 			return fmt.Errorf("key %s: %w", quote.Text(key), err)
@@ -184,35 +172,22 @@ func parseTensor(s *scanner, name string) (Tensor, error) {
 	t := Tensor{Name: name, Shape: []int{}}
 	s.peek()
 	start := s.pos
-	var hasDtype, hasShape, hasOffsets bool
-	err := s.object(func(key string, offset int) error {
-		var seen *bool
-		var read func() error
+	has := map[string]bool{}
+	err := s.object(func(key string, offset int) (err error) {
+		has[key] = true
 		switch key {
 		case "dtype":
-			seen, read = &hasDtype, func() error {
-				name, err := s.str()
-				t.Dtype = Dtype(name)
-				return err
-			}
+			var name string
+			name, err = s.str()
+			t.Dtype = Dtype(name)
 		case "shape":
-			seen, read = &hasShape, func() (err error) {
-				t.Shape, err = parseShape(s)
-				return err
-			}
+			t.Shape, err = parseShape(s)
 		case "data_offsets":
-			seen, read = &hasOffsets, func() (err error) {
-				t.Begin, t.End, err = parseOffsets(s)
-				return err
-			}
+			t.Begin, t.End, err = parseOffsets(s)
 		default:
 			return failf(offset, "unknown key %s", quote.Text(key))
 		}
-		if *seen {
-			return duplicate(key, offset)
-		}
-		*seen = true
-		if err := read(); err != nil {
+		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 		return nil
@@ -220,13 +195,10 @@ func parseTensor(s *scanner, name string) (Tensor, error) {
 	if err != nil {
 		return t, err
 	}
-	switch {
-	case !hasDtype:
-		return t, failf(start, "no key dtype")
-	case !hasShape:
-		return t, failf(start, "no key shape")
-	case !hasOffsets:
-		return t, failf(start, "no key data_offsets")
+	for _, key := range []string{"dtype", "shape", "data_offsets"} {
+		if !has[key] {
+			return t, failf(start, "no key %s", key)
+		}
 	}
 	want, err := t.size()
 	if err != nil {

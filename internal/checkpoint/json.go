@@ -14,8 +14,7 @@ import (
 
 // encoding/json accepts duplicate keys, of which the last wins, and replaces
 // invalid UTF-8. Other readers may interpret such a file differently, so
-// validated files go through this stricter scanner. It uses no memory other than
-// for its results.
+// validated files go through this stricter scanner.
 
 // scanner reads the values of a JSON text (RFC 8259) whose syntax encoding/json has checked.
 type scanner struct {
@@ -163,18 +162,22 @@ func (s *scanner) array(item func() error) error {
 	return nil
 }
 
-// object reads an object. member reads the value of each key, and detects
-// duplicate keys.
+// object reads an object, whose keys must differ. member reads the value of each key.
 func (s *scanner) object(member func(key string, offset int) error) error {
 	if s.peek() != '{' {
 		return failf(s.pos, "expected an object, found %s", s.found())
 	}
+	seen := map[string]bool{}
 	for s.pos++; s.peek() != '}'; {
 		at := s.pos
 		key, err := s.str()
+		if err == nil && seen[key] {
+			err = failf(at, "duplicate key %s", quote.Text(key))
+		}
 		if err != nil {
 			return err
 		}
+		seen[key] = true
 		s.peek()
 		s.pos++ // the colon
 		if err := member(key, at); err != nil {
@@ -188,22 +191,11 @@ func (s *scanner) object(member func(key string, offset int) error) error {
 	return nil
 }
 
-func duplicate(key string, offset int) error {
-	return failf(offset, "duplicate key %s", quote.Text(key))
-}
-
-// skip skips a value. It rejects duplicate keys.
+// skip skips a value.
 func (s *scanner) skip() error {
 	switch s.peek() {
 	case '{':
-		seen := make(map[string]struct{})
-		return s.object(func(key string, offset int) error {
-			if _, dup := seen[key]; dup {
-				return duplicate(key, offset)
-			}
-			seen[key] = struct{}{}
-			return s.skip()
-		})
+		return s.object(func(string, int) error { return s.skip() })
 	case '[':
 		return s.array(s.skip)
 	case '"':

@@ -10,11 +10,10 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/vae"
 )
 
 func TestNewAutoencoder(t *testing.T) {
-	keep := func(vae.Config) error { return nil }
+	keep := func(component.Config) error { return nil }
 	for class, want := range map[string]struct {
 		scale, channels int
 		unscaled        []int
@@ -38,7 +37,7 @@ func TestNewAutoencoder(t *testing.T) {
 			t.Errorf("%q: HasAlpha is %v, expected %v", class, got, want)
 		}
 		broken := errors.New("broken")
-		if _, err := component.Find(class).NewAutoencoder(func(vae.Config) error { return broken }); err != broken {
+		if _, err := component.Find(class).NewAutoencoder(func(component.Config) error { return broken }); err != broken {
 			t.Errorf("%s: found %v, expected what reading returned", class, err)
 		}
 	}

@@ -9,6 +9,7 @@
 package component
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"path"
@@ -89,9 +90,9 @@ type Class struct {
 	// [DefaultBlockMemory] is used.
 	Blocks func(model any) BlockMemory
 
-	// LanguageModel declares the model with its head, to write text. Whole names a published model of the
-	// class that has one.
-	LanguageModel func(o LanguageModelOptions) (*textenc.CausalLM, error)
+	// LanguageModel declares the model with its head, to write text, as NewAutoencoder does an autoencoder.
+	// Whole names a published model of the class that has one.
+	LanguageModel LanguageModelFunc
 	Whole         string
 	// Processor has the values of the class's image processor that published models differ in from those of
 	// transformers, for folders without its config.
@@ -99,7 +100,7 @@ type Class struct {
 
 	// NewAutoencoder declares an autoencoder. It calls read with the class's default
 	// config, and read overrides that with the model's config and validates it.
-	NewAutoencoder func(read func(vae.Config) error) (vae.Autoencoder, error)
+	NewAutoencoder func(read func(Config) error) (vae.Autoencoder, error)
 	// LatentKey is the key of the number of latent channels in an autoencoder's config.
 	LatentKey string
 	// Preview returns the published projection of an autoencoder's latents to colours,
@@ -109,7 +110,7 @@ type Class struct {
 	// one.
 	Tiny func(a vae.Autoencoder) *TinyAutoencoder
 	// NewUpscaler declares a network that enlarges images, as NewAutoencoder does an autoencoder.
-	NewUpscaler func(read func(upscaler.Config) error) (upscaler.Model, error)
+	NewUpscaler func(read func(Config) error) (upscaler.Model, error)
 	// Standalone reports that no pipeline has the class. An autoencoder can decode previews then, a
 	// language model write text, and an upscaler enlarge images.
 	Standalone bool
@@ -223,6 +224,9 @@ func (c Component) Unload() {
 // ConfigFile is the name of the config file of a component with weights.
 const ConfigFile = "config.json"
 
+// A Config is the config of a network, which holds the defaults of its class at first.
+type Config interface{ Validate() error }
+
 // A Folder is a model folder whose components are being declared.
 type Folder struct {
 	FS     fs.FS
@@ -235,12 +239,12 @@ type Folder struct {
 
 // Config reads a component's config.json into c, which holds the defaults, and
 // validates it. The config of an absent component keeps its defaults.
-func (f *Folder) Config(dir string, c interface{ Validate() error }) error {
+func (f *Folder) Config(dir string, c Config) error {
 	return f.ConfigAt(path.Join(dir, ConfigFile), c)
 }
 
 // ConfigAt is Config for a config file of any name.
-func (f *Folder) ConfigAt(name string, c interface{ Validate() error }) error {
+func (f *Folder) ConfigAt(name string, c Config) error {
 	if f.Absent[path.Dir(name)] {
 		return nil
 	}
@@ -251,6 +255,25 @@ func (f *Folder) ConfigAt(name string, c interface{ Validate() error }) error {
 		return fmt.Errorf("%w: %s: %w", errs.ErrUnsupported, checkpoint.FullName(f.FS, name), err)
 	}
 	return nil
+}
+
+// classIn returns the class with a role that the config in a folder names.
+func (f *Folder) classIn(dir string, role Role) (*Class, error) {
+	var config struct {
+		Class         string   `json:"_class_name"`
+		Architectures []string `json:"architectures"` // as transformers writes it
+	}
+	file := path.Join(dir, ConfigFile)
+	if err := checkpoint.ReadJSON(f.FS, file, &config); err != nil {
+		return nil, err
+	}
+	name := cmp.Or(append([]string{config.Class}, config.Architectures...)...)
+	class := Find(name)
+	if class == nil || class.Role != role {
+		return nil, fmt.Errorf("%w: %s: class %q: expected one of %s", errs.ErrUnsupported, checkpoint.FullName(f.FS, file), name,
+			strings.Join(Names(role), ", "))
+	}
+	return class, nil
 }
 
 // SameSize returns an error if two sizes that must be equal differ.

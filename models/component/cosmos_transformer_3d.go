@@ -33,9 +33,7 @@ var CosmosTransformer3DModel = &Class{
 		// the modulation, of which mflux reads no others
 		{"time_embed.*", 16}, {"transformer_blocks.*.norm*", 16}, {"norm_out.*", 16},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return cosmosFLOPs(model.(*transformer.Cosmos).Config, image+references, text)
-	},
+	FLOPs: cosmosFLOPs,
 }
 
 // cosmosSignature are names of Cosmos-Predict2.
@@ -90,7 +88,8 @@ func inferCosmos(s *layout.Sizes, inferred, published map[string]any) {
 }
 
 // cosmosFLOPs returns the FLOPs of Cosmos' transformer, whose text no block changes.
-func cosmosFLOPs(c transformer.CosmosConfig, image, text int) float64 {
+func cosmosFLOPs(model any, image, references, text int) float64 {
+	c, image := model.(*transformer.Cosmos).Config, image+references
 	d, n, t, rank := float64(c.Width()), float64(image), float64(text), float64(c.AdaLNLoRADim)
 	in := 4 * float64(c.InChannels)
 	if c.ConcatPaddingMask {

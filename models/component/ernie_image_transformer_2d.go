@@ -27,9 +27,7 @@ var ErnieImageTransformer2DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"text_proj", 8}, {"time_embedding.*", 8}, {"adaLN_modulation.*", 8}, {"final_norm.linear", 8}, {"final_linear", 8},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return ernieFLOPs(model.(*transformer.ErnieImage).Config, image+references, text)
-	},
+	FLOPs: ernieFLOPs,
 	Untapped: []Untapped{{
 		regexp.MustCompile(`^transformer\.pos_embed@\d+(#\d+)?(:in\..*)?$`),
 		"angles, of which cosine and sine are computed on the host",
@@ -52,7 +50,8 @@ func inferErnieImage(s *layout.Sizes, inferred, published map[string]any) {
 }
 
 // ernieFLOPs returns the FLOPs of ERNIE-Image's transformer.
-func ernieFLOPs(c transformer.ErnieImageConfig, image, text int) float64 {
+func ernieFLOPs(model any, image, references, text int) float64 {
+	c, image := model.(*transformer.ErnieImage).Config, image+references
 	d := float64(c.HiddenSize)
 	macs := jointMACs(d, float64(c.FFNHiddenSize), image, text, c.NumLayers, 3)
 	if c.TextInDim != c.HiddenSize {

@@ -41,9 +41,7 @@ var Flux2Transformer2DModel = &Class{
 		{"x_embedder", 8}, {"context_embedder", 8}, {"time_guidance_embed.*", 8}, {"*_modulation*.linear", 8},
 		{"norm_out.linear", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return flux2FLOPs(model.(*transformer.Flux2).Config, image+references, text)
-	},
+	FLOPs: flux2FLOPs,
 	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.Flux2).Config
 		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
@@ -94,7 +92,8 @@ func inferFlux2(s *layout.Sizes, inferred, published map[string]any) {
 // flux2FLOPs returns the FLOPs of FLUX.2's transformer, whose blocks share their
 // modulation. Image tokens include those of reference images, which pass through the
 // last layer too.
-func flux2FLOPs(c transformer.Flux2Config, image, text int) float64 {
+func flux2FLOPs(model any, image, references, text int) float64 {
+	c, image := model.(*transformer.Flux2).Config, image+references
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
 	embedder := float64(c.TimestepGuidanceChannels)*d + d*d
 	macs := embedder + 15*d*d

@@ -46,9 +46,7 @@ var Flux3Transformer2DModel = &Class{
 		{"x_embedders.*", 8}, {"context_embedder", 8}, {"*timestep_embedder.*", 8}, {"*_modulations.*", 8}, {"norm_out.linear", 8},
 		{"proj_out", 8},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return flux3FLOPs(model.(*transformer.Flux3).Config, image, references, text)
-	},
+	FLOPs: flux3FLOPs,
 }
 
 // flux3Rules returns the rules for FLUX.3's original checkpoints (flux3/model.py).
@@ -100,7 +98,8 @@ func inferFlux3(s *layout.Sizes, inferred, published map[string]any) {
 }
 
 // flux3FLOPs returns the FLOPs of FLUX.3's transformer.
-func flux3FLOPs(c transformer.Flux3Config, image, references, text int) float64 {
+func flux3FLOPs(model any, image, references, text int) float64 {
+	c := model.(*transformer.Flux3).Config
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
 	hidden := float64(int(d * c.MLPRatio))
 	embedder := float64(c.TimestepChannels)*d + d*d

@@ -49,9 +49,7 @@ var FluxTransformer2DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"x_embedder", 8}, {"context_embedder", 8}, {"time_text_embed.*", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return fluxFLOPs(model.(*transformer.Flux).Config, image+references, text)
-	},
+	FLOPs: fluxFLOPs,
 	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.Flux).Config
 		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
@@ -145,7 +143,8 @@ func inferFlux(s *layout.Sizes, inferred, published map[string]any) {
 
 // fluxFLOPs returns the FLOPs of FLUX.1's transformer. An image token is a 2x2 patch of
 // latents.
-func fluxFLOPs(c transformer.FluxConfig, image, text int) float64 {
+func fluxFLOPs(model any, image, references, text int) float64 {
+	c, image := model.(*transformer.Flux).Config, image+references
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
 	embed := timeFeatures*d + d*d
 	macs := embed + float64(c.PooledProjectionDim)*d + d*d

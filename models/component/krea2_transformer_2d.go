@@ -46,9 +46,7 @@ var Krea2Transformer2DModel = &Class{
 		{"text_fusion.projector", 16}, {"img_in", 8}, {"txt_in.*", 8}, {"time_embed.*", 8}, {"time_mod_proj", 8},
 		{"final_layer.linear", 8},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return krea2FLOPs(model.(*transformer.Krea2).Config, image+references, text)
-	},
+	FLOPs: krea2FLOPs,
 	Untapped: []Untapped{{
 		regexp.MustCompile(`^transformer(\..*)?@\d+(#\d+)?:in\.((encoder_)?attention_mask|3)$`),
 		"mask of the padding, which is left out here",
@@ -113,7 +111,8 @@ func inferKrea2(s *layout.Sizes, inferred, published map[string]any) {
 }
 
 // krea2FLOPs returns the FLOPs of Krea 2's transformer.
-func krea2FLOPs(c transformer.Krea2Config, image, text int) float64 {
+func krea2FLOPs(model any, image, references, text int) float64 {
+	c, image := model.(*transformer.Krea2).Config, image+references
 	block := func(width, heads, kvHeads, hidden int, tokens, keys float64) float64 {
 		d := float64(width)
 		keyWidth := d * float64(kvHeads) / float64(heads)

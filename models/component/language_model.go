@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/textenc"
@@ -15,12 +16,60 @@ import (
 
 // LanguageModelOptions are the options of Class.LanguageModel.
 type LanguageModelOptions struct {
-	// Read overrides a config with that of the model, and validates it.
-	Read   func(c interface{ Validate() error }) error
 	Dtype  mlx.Dtype
 	Vision bool // with the vision encoder, if the config has one
 	// HiddenStates are those that the model returns as a text encoder too.
 	HiddenStates []int
+}
+
+// A LanguageModelFunc declares a language model. It calls read with the default config.
+type LanguageModelFunc func(read func(Config) error, o LanguageModelOptions) (*textenc.CausalLM, error)
+
+// newLanguageModel returns the LanguageModel of a class, from its default config and its constructor.
+func newLanguageModel[C any, P interface {
+	*C
+	Config
+}](defaults func() C, declare func(C, LanguageModelOptions) *textenc.CausalLM) LanguageModelFunc {
+	return func(read func(Config) error, o LanguageModelOptions) (*textenc.CausalLM, error) {
+		c := defaults()
+		if err := read(P(&c)); err != nil {
+			return nil, err
+		}
+		return declare(c, o), nil
+	}
+}
+
+// decoderTables are the layouts of files of a language model whose names begin with any of the prefixes, given ComfyUI's
+// names for it and a tensor of the first layer that tells it from others.
+func decoderTables(tensor string, names []string, prefixes ...string) (tables []*layout.Table) {
+	for _, prefix := range prefixes {
+		tables = append(tables, &layout.Table{Prefixes: textPrefixes(names...), Signature: []string{
+			prefix + "embed_tokens.weight", prefix + "layers.0." + tensor, prefix + "layers.0.mlp.gate_proj.weight",
+		}})
+	}
+	return tables
+}
+
+// languageRoot returns the name of the language model in a model that sees images, with a dot; "" for some
+// files without the vision encoder.
+func languageRoot(s *layout.Sizes) string {
+	const root = "language_model."
+	if s.Has(root + "embed_tokens.weight") {
+		return root
+	}
+	return ""
+}
+
+// languageSizes infers the sizes of a language model whose names begin with root, given the size of a head.
+func languageSizes(s *layout.Sizes, root string, head int) map[string]any {
+	first := root + "layers.0."
+	return map[string]any{
+		"vocab_size": s.Dim(root+"embed_tokens.weight", 0), "hidden_size": s.Dim(root+"embed_tokens.weight", 1),
+		"intermediate_size": s.Dim(first+"mlp.gate_proj.weight", 0), "num_hidden_layers": s.Count(root + "layers"),
+		"head_dim":            head,
+		"num_attention_heads": s.Divide("the queries' width", s.Dim(first+"self_attn.q_proj.weight", 0), head),
+		"num_key_value_heads": s.Divide("the keys' width", s.Dim(first+"self_attn.k_proj.weight", 0), head),
+	}
 }
 
 // LanguageModel declares the model in a folder, of the class that its config names, with its head, as a
@@ -50,10 +99,10 @@ func (f *Folder) LanguageModel(name, dir string, hiddenStates ...int) (Component
 		return Component{}, nil, err
 	}
 	o := LanguageModelOptions{
-		Read: func(c interface{ Validate() error }) error { return f.Config(dir, c) }, Dtype: f.Dtype, HiddenStates: hiddenStates,
+		Dtype: f.Dtype, HiddenStates: hiddenStates,
 		Vision: names == nil || slices.ContainsFunc(names, isVisual),
 	}
-	m, err := class.LanguageModel(o)
+	m, err := class.LanguageModel(func(c Config) error { return f.Config(dir, c) }, o)
 	if err != nil {
 		return Component{}, nil, err
 	}

@@ -1,5 +1,7 @@
 package component
 
+import "github.com/gomflux/gomflux/textenc"
+
 // A BlockMemory is the memory model of the blocks of a transformer or text encoder.
 // Activations are counted in elements per token.
 type BlockMemory struct {
@@ -29,6 +31,9 @@ func languageModel(blocks, heads, width, hidden int) BlockMemory {
 		Live: 10*w + 4*h, Scores: 1, Cast: 0.9,
 	}
 }
+
+// decoderBlocks is the [Class.Blocks] of language models.
+func decoderBlocks(model any) BlockMemory { return languageModel(textenc.Sizes(model)) }
 
 // Blocks returns the memory model of the component's blocks.
 func (c Component) Blocks() BlockMemory {

@@ -19,19 +19,12 @@ var Mistral3ForConditionalGeneration = &Class{
 	},
 	LoRAUnusedLayers: true,
 	Infer:            inferMistral3,
-	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
-		c := textenc.DefaultMistral3Config()
-		if err := o.Read(&c); err != nil {
-			return nil, err
-		}
-		return textenc.NewMistral3ForConditionalGeneration(c, o.HiddenStates, o.Dtype), nil
-	},
-	Whole: "black-forest-labs/FLUX.2-dev",
-	Blocks: func(model any) BlockMemory {
-		m := model.(*textenc.Mistral3)
-		c := m.Config.Text
-		return languageModel(len(m.LanguageModel.Layers), c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
-	},
+	LanguageModel: newLanguageModel(textenc.DefaultMistral3Config,
+		func(c textenc.Mistral3Config, o LanguageModelOptions) *textenc.CausalLM {
+			return textenc.NewMistral3ForConditionalGeneration(c, o.HiddenStates, o.Dtype)
+		}),
+	Whole:  "black-forest-labs/FLUX.2-dev",
+	Blocks: decoderBlocks,
 }
 
 // Mistral3Model is the class name of the text encoder in ERNIE-Image: the model without a head.
@@ -47,18 +40,12 @@ var Ministral3ForCausalLM = &Class{
 		maps.Copy(inferred, mistralSizes(s, ""))
 		maps.Copy(inferred, mistralAssumed)
 	},
-	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
-		c := textenc.DefaultMinistral3Config()
-		if err := o.Read(&c); err != nil {
-			return nil, err
-		}
-		return textenc.NewMinistral3ForCausalLM(c, o.Dtype), nil
-	},
-	Blocks: func(model any) BlockMemory {
-		layers, heads, width, hidden := model.(interface{ Sizes() (int, int, int, int) }).Sizes()
-		return languageModel(layers, heads, width, hidden)
-	},
-	Whole: "baidu/ERNIE-Image",
+	LanguageModel: newLanguageModel(textenc.DefaultMinistral3Config,
+		func(c textenc.MistralConfig, o LanguageModelOptions) *textenc.CausalLM {
+			return textenc.NewMinistral3ForCausalLM(c, o.Dtype)
+		}),
+	Blocks: decoderBlocks,
+	Whole:  "baidu/ERNIE-Image",
 }
 
 // Mistral3OfErnieImage is mflux's layout of the text encoder of ERNIE-Image.
@@ -121,14 +108,7 @@ var mistralAssumed = map[string]any{"hidden_act": "silu", "rms_norm_eps": 1e-5, 
 
 // mistralSizes assumes the head size of the published models.
 func mistralSizes(s *layout.Sizes, root string) map[string]any {
-	const size = 128
-	first := root + "layers.0."
-	return map[string]any{
-		"vocab_size": s.Dim(root+"embed_tokens.weight", 0), "hidden_size": s.Dim(root+"embed_tokens.weight", 1),
-		"intermediate_size": s.Dim(first+"mlp.gate_proj.weight", 0), "num_hidden_layers": s.Count(root + "layers"),
-		"head_dim":            size,
-		"num_attention_heads": s.Divide("the queries' width", s.Dim(first+"self_attn.q_proj.weight", 0), size),
-		"num_key_value_heads": s.Divide("the keys' width", s.Dim(first+"self_attn.k_proj.weight", 0), size),
-		"hidden_act":          "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e9,
-	}
+	sizes := languageSizes(s, root, 128)
+	sizes["hidden_act"], sizes["rms_norm_eps"], sizes["rope_theta"] = "silu", 1e-5, 1e9
+	return sizes
 }

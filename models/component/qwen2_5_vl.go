@@ -2,7 +2,6 @@ package component
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/textenc"
@@ -30,43 +29,25 @@ var Qwen25VLForConditionalGeneration = &Class{
 		ChannelsLast: true,
 		Lacks:        []string{"lm_head.weight"},
 	}},
-	Original: []*layout.Table{ // names of transformers 4 and 5
-		qwen25VLTable("model."), qwen25VLTable("model.language_model."), qwen25VLTable("language_model."),
-	},
+	// names of transformers 4 and 5
+	Original:     decoderTables("self_attn.q_proj.bias", []string{"qwen25_7b"}, "model.", "model.language_model.", "language_model."),
 	Infer:        inferQwen25VL,
 	Quantization: []QuantizationRule{{"*", 8}},
-	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
-		c := textenc.DefaultQwen25VLConfig()
-		if err := o.Read(&c); err != nil {
-			return nil, err
-		}
-		return textenc.NewQwen25VLForConditionalGeneration(c, o.Vision, o.Dtype), nil
-	},
-	Whole: "Qwen/Qwen2.5-VL-7B-Instruct",
-	Blocks: func(model any) BlockMemory {
-		c := model.(*textenc.Qwen25VL).Config.Text
-		return languageModel(c.NumHiddenLayers, c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
-	},
-}
-
-func qwen25VLTable(prefix string) *layout.Table {
-	return &layout.Table{Prefixes: textPrefixes("qwen25_7b"), Signature: []string{
-		prefix + "embed_tokens.weight", prefix + "layers.0.self_attn.q_proj.bias", prefix + "layers.0.mlp.gate_proj.weight",
-	}}
+	LanguageModel: newLanguageModel(textenc.DefaultQwen25VLConfig,
+		func(c textenc.Qwen25VLConfig, o LanguageModelOptions) *textenc.CausalLM {
+			return textenc.NewQwen25VLForConditionalGeneration(c, o.Vision, o.Dtype)
+		}),
+	Whole:  "Qwen/Qwen2.5-VL-7B-Instruct",
+	Blocks: decoderBlocks,
 }
 
 // inferQwen25VL assumes the head sizes of the published model.
 func inferQwen25VL(s *layout.Sizes, inferred, published map[string]any) {
 	const size = 128
-	text := "language_model.layers.0."
-	embedding := "language_model.embed_tokens.weight"
-	if !s.Has(embedding) {
-		text, embedding = "layers.0.", "embed_tokens.weight"
-	}
-	layers := s.Count(strings.TrimSuffix(text, ".0."))
-	inferred["vocab_size"], inferred["hidden_size"] = s.Dim(embedding, 0), s.Dim(embedding, 1)
-	inferred["intermediate_size"], inferred["num_hidden_layers"] = s.Dim(text+"mlp.gate_proj.weight", 0), layers
-	if keys := s.Dim(text+"self_attn.k_proj.weight", 0); inferred["hidden_size"].(int)%size == 0 && keys%size == 0 {
+	root := languageRoot(s)
+	inferred["vocab_size"], inferred["hidden_size"] = s.Dim(root+"embed_tokens.weight", 0), s.Dim(root+"embed_tokens.weight", 1)
+	inferred["intermediate_size"], inferred["num_hidden_layers"] = s.Dim(root+"layers.0.mlp.gate_proj.weight", 0), s.Count(root+"layers")
+	if keys := s.Dim(root+"layers.0.self_attn.k_proj.weight", 0); inferred["hidden_size"].(int)%size == 0 && keys%size == 0 {
 		published["num_attention_heads"], published["num_key_value_heads"] = inferred["hidden_size"].(int)/size, keys/size
 	}
 	published["hidden_act"], published["rms_norm_eps"], published["rope_theta"] = "silu", 1e-6, 1e6

@@ -12,36 +12,21 @@ import (
 var Qwen35ForConditionalGeneration = &Class{
 	Name: "Qwen3_5ForConditionalGeneration", Aliases: []string{"Qwen3_5ForCausalLM"}, Library: "transformers", Role: TextEncoder,
 	Folder: "text_encoder", Prefix: "model.", Headed: true, Standalone: true,
-	Original: []*layout.Table{qwen35Table("model.language_model."), qwen35Table("language_model."), qwen35Table("model."), qwen35Table("")},
-	Infer:    inferQwen35,
-	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
-		c := textenc.DefaultQwen35Config()
-		if err := o.Read(&c); err != nil {
-			return nil, err
-		}
-		return textenc.NewQwen35ForConditionalGeneration(c, o.Vision && c.Vision != nil, o.Dtype), nil
-	},
-	Blocks: func(model any) BlockMemory {
-		c := model.(*textenc.Qwen3VL).Config.Text
-		return languageModel(c.NumHiddenLayers, c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
-	},
+	Original: decoderTables("linear_attn.in_proj_qkv.weight", []string{"qwen35_4b", "qwen35_9b"},
+		"model.language_model.", "language_model.", "model.", ""),
+	Infer: inferQwen35,
+	LanguageModel: newLanguageModel(textenc.DefaultQwen35Config, func(c textenc.Qwen35Config, o LanguageModelOptions) *textenc.CausalLM {
+		return textenc.NewQwen35ForConditionalGeneration(c, o.Vision && c.Vision != nil, o.Dtype)
+	}),
+	Blocks:    decoderBlocks,
 	Whole:     "Qwen/Qwen3.5-9B",
 	Processor: func(p *textenc.Qwen2VLImageProcessor) { Qwen3VLForConditionalGeneration.Processor(p) },
-}
-
-func qwen35Table(prefix string) *layout.Table {
-	return &layout.Table{Prefixes: textPrefixes("qwen35_4b", "qwen35_9b"), Signature: []string{
-		prefix + "layers.0.linear_attn.in_proj_qkv.weight", prefix + "embed_tokens.weight", prefix + "layers.0.mlp.gate_proj.weight",
-	}}
 }
 
 // inferQwen35 assumes the sizes of keys of linear attention, the rotary embedding and the vision encoder of
 // the published models.
 func inferQwen35(s *layout.Sizes, inferred, published map[string]any) {
-	root := "language_model."
-	if !s.Has(root + "embed_tokens.weight") {
-		root = ""
-	}
+	root := languageRoot(s)
 	const keySize = 128
 	linear, layers := root+"layers.0.linear_attn.", s.Count(root+"layers")
 	inferred["vocab_size"], inferred["hidden_size"] = s.Dim(root+"embed_tokens.weight", 0), s.Dim(root+"embed_tokens.weight", 1)

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
@@ -36,23 +35,15 @@ var Qwen3VLForConditionalGeneration = &Class{
 	LoRAUnusedLayers: true,
 	Infer:            inferQwen3VL,
 	Quantization:     []QuantizationRule{{"*", 8}}, // docs/parity.md has the errors of 4 bits
-	LanguageModel: func(o LanguageModelOptions) (*textenc.CausalLM, error) {
-		c := textenc.DefaultQwen3VLConfig()
-		if err := o.Read(&c); err != nil {
-			return nil, err
-		}
-		return textenc.NewQwen3VLForConditionalGeneration(c, o.HiddenStates, o.Vision && c.Vision != nil, o.Dtype), nil
-	},
+	LanguageModel: newLanguageModel(textenc.DefaultQwen3VLConfig, func(c textenc.Qwen3VLConfig, o LanguageModelOptions) *textenc.CausalLM {
+		return textenc.NewQwen3VLForConditionalGeneration(c, o.HiddenStates, o.Vision && c.Vision != nil, o.Dtype)
+	}),
 	Processor: func(p *textenc.Qwen2VLImageProcessor) {
 		p.ImageMean, p.ImageStd, p.PatchSize = []float64{.5, .5, .5}, []float64{.5, .5, .5}, 16
 		p.Size.ShortestEdge, p.Size.LongestEdge = 256*256, 4096*4096
 	},
-	Whole: "Qwen/Qwen3-VL-4B-Instruct",
-	Blocks: func(model any) BlockMemory {
-		m := model.(*textenc.Qwen3VL)
-		c := m.Config.Text
-		return languageModel(len(m.LanguageModel.Layers), c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
-	},
+	Whole:  "Qwen/Qwen3-VL-4B-Instruct",
+	Blocks: decoderBlocks,
 }
 
 // Qwen3VLOfKrea2 is mflux's layout of the text encoder of Krea 2, which it never quantizes.
@@ -104,18 +95,10 @@ func qwen3VLTable(prefix string, more ...string) *layout.Table {
 
 // inferQwen3VL assumes the rotary embedding of the published models.
 func inferQwen3VL(s *layout.Sizes, inferred, published map[string]any) {
-	text, embedding := "language_model.layers.0.", "language_model.embed_tokens.weight"
-	if !s.Has(embedding) {
-		text, embedding = "layers.0.", "embed_tokens.weight"
-	}
-	size := s.Dim(text+"self_attn.q_norm.weight", 0)
-	inferred["vocab_size"], inferred["hidden_size"] = s.Dim(embedding, 0), s.Dim(embedding, 1)
-	inferred["intermediate_size"] = s.Dim(text+"mlp.gate_proj.weight", 0)
-	inferred["num_hidden_layers"] = s.Count(strings.TrimSuffix(text, ".0."))
-	inferred["head_dim"] = size
-	inferred["num_attention_heads"] = s.Divide("the queries' width", s.Dim(text+"self_attn.q_proj.weight", 0), size)
-	inferred["num_key_value_heads"] = s.Divide("the keys' width", s.Dim(text+"self_attn.k_proj.weight", 0), size)
-	inferred["attention_bias"] = s.Has(text + "self_attn.q_proj.bias")
+	root := languageRoot(s)
+	attention := root + "layers.0.self_attn."
+	maps.Copy(inferred, languageSizes(s, root, s.Dim(attention+"q_norm.weight", 0)))
+	inferred["attention_bias"] = s.Has(attention + "q_proj.bias")
 	config := maps.Clone(inferred)
 	config["hidden_act"], config["rms_norm_eps"], config["rope_theta"] = "silu", 1e-6, 5e6
 	config["rope_scaling"] = map[string]any{"rope_type": "default", "mrope_section": []int{24, 20, 20}, "mrope_interleaved": true}

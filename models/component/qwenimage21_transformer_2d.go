@@ -36,9 +36,7 @@ var QwenImage21Transformer2DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"img_in", 8}, {"txt_in.*", 8}, {"time_text_embed.*", 8}, {"modulation.1", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return qwenImage21FLOPs(model.(*transformer.QwenImage21).Config, image+references, text)
-	},
+	FLOPs: qwenImage21FLOPs,
 }
 
 // fusedQwenImage21 returns the rules for the feed-forwards in ComfyUI's files.
@@ -63,7 +61,8 @@ func inferQwenImage21(s *layout.Sizes, inferred, published map[string]any) {
 
 // qwenImage21FLOPs returns the FLOPs of Qwen-Image-2.1's transformer in a step after the first: of
 // the image's tokens alone, which see the prompt's keys and values.
-func qwenImage21FLOPs(c transformer.QwenImage21Config, image, text int) float64 {
+func qwenImage21FLOPs(model any, image, references, text int) float64 {
+	c, image := model.(*transformer.QwenImage21).Config, image+references
 	d, tokens := float64(c.NumAttentionHeads*c.AttentionHeadDim), float64(image)
 	rows := 1.0 // of the time's embedding
 	if c.CausalCondition {

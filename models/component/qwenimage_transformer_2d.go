@@ -39,9 +39,7 @@ var QwenImageTransformer2DModel = &Class{
 		{"img_in", 8}, {"txt_in", 8}, {"time_text_embed.*", 8}, {"transformer_blocks.*.img_mod.1", 8},
 		{"norm_out.linear", 8}, {"proj_out", 8},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return qwenImageFLOPs(model.(*transformer.QwenImage).Config, image+references, text)
-	},
+	FLOPs: qwenImageFLOPs,
 	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.QwenImage).Config
 		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
@@ -78,7 +76,8 @@ func inferQwenImage(s *layout.Sizes, inferred, published map[string]any) {
 }
 
 // qwenImageFLOPs returns the FLOPs of Qwen-Image's transformer.
-func qwenImageFLOPs(c transformer.QwenImageConfig, image, text int) float64 {
+func qwenImageFLOPs(model any, image, references, text int) float64 {
+	c, image := model.(*transformer.QwenImage).Config, image+references
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
 	times := 1.0
 	if c.ZeroCondT { // reference images have a timestep of their own

@@ -20,7 +20,7 @@ var NaDiT = &Class{
 		Rules:     layout.Unused("blocks.{}.attn.rope.rope.freqs", PromptEmbeddings, "negative_conditioning"),
 	}},
 	Infer: inferNaDiT,
-	NewUpscaler: func(read func(upscaler.Config) error) (upscaler.Model, error) {
+	NewUpscaler: func(read func(Config) error) (upscaler.Model, error) {
 		c := transformer.DefaultNaDiTConfig()
 		if err := read(&c); err != nil {
 			return nil, err

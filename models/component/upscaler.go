@@ -3,12 +3,8 @@ package component
 import (
 	"fmt"
 	"math"
-	"path"
-	"strings"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
-	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/upscaler"
 )
 
@@ -38,9 +34,9 @@ var upscalerPrefixes = []string{"params_ema.", "params-ema.", "params.", "module
 // newUpscaler returns the NewUpscaler of a class, from its default config and its constructor.
 func newUpscaler[C any, P interface {
 	*C
-	upscaler.Config
-}, N upscaler.Network](defaults func() C, declare func(C) N) func(read func(upscaler.Config) error) (upscaler.Model, error) {
-	return func(read func(upscaler.Config) error) (upscaler.Model, error) {
+	Config
+}, N upscaler.Network](defaults func() C, declare func(C) N) func(read func(Config) error) (upscaler.Model, error) {
+	return func(read func(Config) error) (upscaler.Model, error) {
 		c := defaults()
 		if err := read(P(&c)); err != nil {
 			return nil, err
@@ -51,19 +47,11 @@ func newUpscaler[C any, P interface {
 
 // DeclareUpscaler declares the network that the config in a folder describes, without the autoencoder that SeedVR2 has too.
 func DeclareUpscaler(f *Folder, dir string) (upscaler.Model, Component, error) {
-	var config struct {
-		Class string `json:"_class_name"`
-	}
-	file := path.Join(dir, ConfigFile)
-	if err := checkpoint.ReadJSON(f.FS, file, &config); err != nil {
+	class, err := f.classIn(dir, Upscaler)
+	if err != nil {
 		return nil, Component{}, err
 	}
-	class := Find(config.Class)
-	if class == nil || class.Role != Upscaler {
-		return nil, Component{}, fmt.Errorf("%w: %s: class %q: expected one of %s", errs.ErrUnsupported,
-			checkpoint.FullName(f.FS, file), config.Class, strings.Join(Names(Upscaler), ", "))
-	}
-	n, err := class.NewUpscaler(func(c upscaler.Config) error { return f.ConfigAt(file, c) })
+	n, err := class.NewUpscaler(func(c Config) error { return f.Config(dir, c) })
 	if err != nil {
 		return nil, Component{}, err
 	}

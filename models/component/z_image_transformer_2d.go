@@ -39,9 +39,7 @@ var ZImageTransformer2DModel = &Class{
 	Quantization: []QuantizationRule{
 		{"all_x_embedder.*", 8}, {"cap_embedder.*", 8}, {"t_embedder.*", 8}, {"all_final_layer.*", 8},
 	},
-	FLOPs: func(model any, image, references, text int) float64 {
-		return zimageFLOPs(model.(*transformer.ZImage).Config, image+references, text)
-	},
+	FLOPs: zimageFLOPs,
 	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.ZImage).Config
 		w := float64(c.Dim)
@@ -91,7 +89,8 @@ func inferZImage(s *layout.Sizes, inferred, published map[string]any) {
 
 // zimageFLOPs returns the FLOPs of Z-Image's transformer for an image and a caption,
 // whose tokens are padded to a multiple of 32.
-func zimageFLOPs(c transformer.ZImageConfig, image, caption int) float64 {
+func zimageFLOPs(model any, image, references, caption int) float64 {
+	c, image := model.(*transformer.ZImage).Config, image+references
 	const timeHidden, multiple = 1024, 32
 	pad := func(n int) float64 { return float64((n + multiple - 1) / multiple * multiple) }
 	x, t := pad(image), pad(caption)

@@ -31,13 +31,40 @@ func Classes() (names []string) {
 
 // NamesWith names the families some of whose pipeline classes have something, for messages, as "A and B".
 func NamesWith(has func(*Class) bool) string {
-	var names []string
-	for _, f := range All {
+	return And(familyNames(func(f *Family) string {
 		if slices.ContainsFunc(f.Pipelines, has) {
-			names = append(names, f.Name)
+			return f.Name
+		}
+		return ""
+	}))
+}
+
+// familyNames lists what is named of each family, and leaves out those of which nothing is.
+func familyNames(of func(*Family) string) (names []string) {
+	for _, f := range All {
+		if name := of(f); name != "" {
+			names = append(names, name)
 		}
 	}
-	return And(names)
+	return names
+}
+
+// modelNames lists the published models of a family whose pipeline class has something.
+func (f *Family) modelNames(has func(*Class) bool) (names []string) {
+	for _, m := range f.Models {
+		if has(Find(m.Class)) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// modelsWith lists the published models whose pipeline class has something.
+func modelsWith(has func(*Class) bool) (names []string) {
+	for _, f := range All {
+		names = append(names, f.modelNames(has)...)
+	}
+	return names
 }
 
 // HasTrueCFG reports whether a class has true_cfg_scale in addition to a guidance scale.
@@ -47,17 +74,7 @@ func HasTrueCFG(c *Class) bool { return c.TrueCFG }
 func HasBoundsCFG(c *Class) bool { return c.BoundsCFG }
 
 // Splitters names the published models that split an image into layers, for messages, as "A and B".
-func Splitters() string {
-	var names []string
-	for _, f := range All {
-		for _, m := range f.Models {
-			if Find(m.Class).Layers {
-				names = append(names, m.Name)
-			}
-		}
-	}
-	return And(names)
-}
+func Splitters() string { return And(modelsWith(func(c *Class) bool { return c.Layers })) }
 
 // Find returns the pipeline class with a name, one of [Class.Also] too, or nil if it is not supported.
 func Find(class string) *Class {
@@ -145,23 +162,10 @@ var unsupported = []struct{ name, about string }{
 }
 
 // Names returns the names of the families.
-func Names() (names []string) {
-	for _, f := range All {
-		names = append(names, f.Name)
-	}
-	return names
-}
+func Names() []string { return familyNames(func(f *Family) string { return f.Name }) }
 
 // Editors names the models that edit, for messages, as "A, B and C".
-func Editors() string {
-	var names []string
-	for _, f := range All {
-		if f.Help.Editors != "" {
-			names = append(names, f.Help.Editors)
-		}
-	}
-	return And(names)
-}
+func Editors() string { return And(familyNames(func(f *Family) string { return f.Help.Editors })) }
 
 // GuidanceUnit returns how the guidance scale of a class counts.
 func (c *Class) GuidanceUnit() picture.GuidanceUnit { return cmp.Or(c.Guidance, picture.CFGScale) }
@@ -174,14 +178,7 @@ func (c *Class) HasAlpha() bool {
 // TransparentModels names the models that generate transparent images, for messages, as "expected A
 // or B".
 func TransparentModels() string {
-	var names []string
-	for _, f := range All {
-		for _, m := range f.Models {
-			if Find(m.Class).HasAlpha() {
-				names = append(names, m.Name)
-			}
-		}
-	}
+	names := modelsWith((*Class).HasAlpha)
 	if len(names) == 0 {
 		return "as are those of all built-in models"
 	}
@@ -193,15 +190,9 @@ func TransparentModels() string {
 type tooManyReferences int
 
 func (n tooManyReferences) Error() string {
-	var names []string
-	for _, f := range All {
-		for _, m := range f.Models {
-			if Find(m.Class).References >= int(n) {
-				names = append(names, m.Name)
-				break
-			}
-		}
-	}
+	names := familyNames(func(f *Family) string {
+		return cmp.Or(f.modelNames(func(c *Class) bool { return c.References >= int(n) })...)
+	})
 	return fmt.Sprintf("%d images: this model edits one (%s take several)", int(n), And(names))
 }
 

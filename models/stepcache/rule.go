@@ -4,6 +4,7 @@ package stepcache
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -49,12 +50,8 @@ func ParseRule(s string) (Rule, error) {
 
 // Check returns an error for an unknown rule and for a threshold that is not above 0 and below 1.
 func (r Rule) Check() error {
-	known := false
-	for _, name := range Names {
-		known = known || r.Name == name
-	}
 	switch {
-	case !known:
+	case !slices.Contains(Names, r.Name):
 		return fmt.Errorf("unknown rule %q, expected one of %s", r.Name, strings.Join(Names, ", "))
 	case !(r.Threshold > 0 && r.Threshold < 1):
 		return fmt.Errorf("the threshold of %s must be a number above 0 and below 1", r.Name)

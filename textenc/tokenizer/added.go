@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -184,15 +185,9 @@ func appendIDs(ids []int32, tokens []string, id func(string) (int32, error)) ([]
 
 // setSides notes padding or truncation on the left. The config takes precedence over tokenizer.json.
 func (s *tokenizerSpec) setSides(whole *tokenizerFile, config *tokenizerConfig) {
-	var padding, truncation string
-	if whole != nil {
-		padding, truncation = whole.Padding.Direction, whole.Truncation.Direction
+	if whole == nil {
+		whole = &tokenizerFile{}
 	}
-	if config.PaddingSide != "" {
-		padding = config.PaddingSide
-	}
-	if config.TruncationSide != "" {
-		truncation = config.TruncationSide
-	}
-	s.padsLeft, s.cutsLeft = strings.EqualFold(padding, "left"), strings.EqualFold(truncation, "left")
+	left := func(config, file string) bool { return strings.EqualFold(cmp.Or(config, file), "left") }
+	s.padsLeft, s.cutsLeft = left(config.PaddingSide, whole.Padding.Direction), left(config.TruncationSide, whole.Truncation.Direction)
 }
