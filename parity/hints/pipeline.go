@@ -166,7 +166,9 @@ func (s *search) schedulerStep() {
 	i := s.Name.Step
 	pred, _ := s.tensor("noise_pred", hooks.Point{})
 	sigmas, _ := s.value("sigmas")
-	for _, n := range []hooks.Name{{Module: "latents", Step: i - 1}, {Module: "latents.start", Step: -1}, {Module: "latents.init", Step: -1}} {
+	for _, n := range []hooks.Name{
+		{Module: "latents", Step: i - 1}, {Module: "latents.start", Step: -1}, {Module: "latents.init", Step: -1},
+	} {
 		before, _ := s.at(n)
 		if len(pred.v) != len(s.want.v) || len(before.v) != len(s.want.v) {
 			continue
