@@ -270,6 +270,8 @@ func TestInterruptEnhance(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		// a page, where the system can: the command waits with the words until they are read
+		syscall.Syscall(syscall.SYS_FCNTL, stdout.(*os.File).Fd(), 1031 /* F_SETPIPE_SZ of Linux */, 4096)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -283,6 +285,7 @@ func TestInterruptEnhance(t *testing.T) {
 				if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 					t.Error(err)
 				}
+				time.Sleep(300 * time.Millisecond) // for its handler, while the pipe is full
 			}
 		}
 		cmd.Wait()
