@@ -193,6 +193,8 @@ func TestRun(t *testing.T) {
 			result{code: 2, problem: "no prompt"}, result{code: 2, problem: "no prompt"}},
 		{[]string{"1:say gomflux: out of memory", "1:exit 1", "*:wait 300000"},
 			result{code: 1, problem: "rank 1: out of memory"}, result{code: 1, problem: "mac2 (rank 1): out of memory"}},
+		{[]string{"0:say gomflux: a connection was lost", "1:say gomflux: interrupted", "1:wait 300", "0:exit 1", "1:exit 130", "*:wait 300000"},
+			result{code: 130, problem: "rank 1: interrupted"}, result{code: 130, problem: "mac2 (rank 1): interrupted"}},
 		{[]string{"2:wait 300", "2:exit 7", "*:wait 300000"},
 			result{code: 7, problem: "rank 2: has ended with exit code 7"},
 			result{code: 7, problem: "mac3 (rank 2): has ended with exit code 7"}},

@@ -169,14 +169,16 @@ func (r *members) tick() (status string, end bool) {
 	return strings.Join(parts, ", "), end
 }
 
-// newFailure names the ranks to blame: of those that were lost the one that is behind, or else the one that has
-// failed first, and all with the same reason. What all ranks report is no matter of one rank.
+// newFailure names the ranks to blame: of those that were lost the one that is behind, or else one that was interrupted, which
+// others may only see as a lost connection, or else the one that has failed first, and all with the same reason. What all ranks report is no matter of one rank.
 func newFailure(all, failed []*process) *failure {
 	causes := map[*process]cause{}
 	first := failed[0]
 	for _, p := range failed {
-		causes[p] = p.cause()
-		if causes[p].lost && (!causes[first].lost || p.reported().Step < first.reported().Step) {
+		c := p.cause()
+		causes[p] = c
+		if f := causes[first]; c.lost && (!f.lost || p.reported().Step < first.reported().Step) ||
+			!f.lost && c.code == cli.ExitInterrupted && f.code != c.code {
 			first = p
 		}
 	}
