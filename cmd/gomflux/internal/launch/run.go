@@ -169,8 +169,9 @@ func (r *members) tick() (status string, end bool) {
 	return strings.Join(parts, ", "), end
 }
 
-// newFailure names the ranks to blame: of those that were lost the one that is behind, or else one that was interrupted, which
-// others may only see as a lost connection, or else the one that has failed first, and all with the same reason. What all ranks report is no matter of one rank.
+// newFailure names the ranks to blame: of those that were lost the one that is behind, or else one that was
+// interrupted, which others may only see as a lost connection, or else the one that has failed first, and all with
+// the same reason. What all ranks report is no matter of one rank.
 func newFailure(all, failed []*process) *failure {
 	causes := map[*process]cause{}
 	first := failed[0]
