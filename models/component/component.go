@@ -156,6 +156,8 @@ type Component struct {
 	Ignore   []string // patterns of tensors in files that are not needed
 	// MFlux is mflux's layout in the pipeline, which has names of several of the class; nil for the class's.
 	MFlux *layout.Table
+	// Dense is set if the pipeline does not quantize its weights, whatever the class says.
+	Dense bool
 	// Projection projects an autoencoder's latents to colours; nil if it is unknown.
 	Projection *Projection
 	// Random, if set, is the dtype of weights that are drawn at random; no files have them.

@@ -73,8 +73,11 @@ func (r QuantizationRule) Fits(layer string) bool {
 // LayerQuantization returns the quantization of a layer, given its module name and the
 // number of its columns, in a model that is quantized to q. It is nil for a layer that
 // is not quantized.
-func (c *Class) LayerQuantization(q mlx.Quantization, layer string, columns int) *mlx.Quantization {
-	for _, rule := range c.Quantization {
+func (c Component) LayerQuantization(q mlx.Quantization, layer string, columns int) *mlx.Quantization {
+	if c.Dense {
+		return nil
+	}
+	for _, rule := range c.Class.Quantization {
 		if !rule.Fits(layer) {
 			continue
 		}
@@ -109,7 +112,7 @@ func (c Component) LayerQuantizer(q *mlx.Quantization) func(nn.Parameter) *mlx.Q
 		if p.Kind() == nn.OtherParam {
 			return nil
 		}
-		return c.Class.LayerQuantization(*q, Module(p.Name), p.Stored()[1])
+		return c.LayerQuantization(*q, Module(p.Name), p.Stored()[1])
 	}
 }
 

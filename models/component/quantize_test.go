@@ -63,12 +63,16 @@ func TestLayerQuantization(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := "<nil>"
-		if layer := component.Find(c.class).LayerQuantization(*q, c.layer, c.columns); layer != nil {
+		part, found := component.Component{Class: component.Find(c.class)}, "<nil>"
+		if layer := part.LayerQuantization(*q, c.layer, c.columns); layer != nil {
 			found = fmt.Sprint(*layer)
 		}
 		if found != c.want {
 			t.Errorf("%s of a %s with %d columns at %s is %s, expected %s", c.layer, c.class, c.columns, c.quantization, found, c.want)
+		}
+		part.Dense = true
+		if layer := part.LayerQuantization(*q, c.layer, c.columns); layer != nil {
+			t.Errorf("%s of a dense %s is %v", c.layer, c.class, *layer)
 		}
 	}
 }

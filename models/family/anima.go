@@ -25,7 +25,7 @@ var Anima = &Family{
 		{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
 		{Folder: "t5_tokenizer", Class: component.T5TokenizerFast, MFluxFolder: "tokenizer_2"},
 		{Folder: "text_conditioner", Class: component.AnimaTextConditioner, MFluxFolder: component.Transformers},
-		{Folder: "text_encoder", Class: component.Qwen3Model},
+		{Folder: "text_encoder", Class: component.Qwen3Model, Dense: true}, // as in mflux: 4 bits garble lettering
 		{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
 		{Folder: "transformer", Class: component.CosmosTransformer3DModel},
 		{Folder: "vae", Class: component.AutoencoderKLQwenImage},

@@ -127,7 +127,7 @@ func (c *Class) components(networks Networks) (all []component.Component) {
 		if network == nil {
 			continue
 		}
-		d := component.Component{Class: m.Class, Name: m.Folder, Dir: m.Folder, Model: network, MFlux: m.MFlux}
+		d := component.Component{Class: m.Class, Name: m.Folder, Dir: m.Folder, Model: network, MFlux: m.MFlux, Dense: m.Dense}
 		if m.headed() {
 			d.Name += ".model"
 		}

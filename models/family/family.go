@@ -70,6 +70,8 @@ type Member struct {
 	Class  *component.Class
 	Alias  string        // name of the class in model_index.json, if not Class.Name
 	MFlux  *layout.Table // names in mflux's folders, if not the first of the class's tables
+	// Dense is set for weights that are not quantized, with which the image would change too much.
+	Dense bool
 	// MFluxFolder is the folder of its files in those of mflux, if it is another: one of its own, or that of another
 	// component.
 	MFluxFolder string

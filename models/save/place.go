@@ -113,7 +113,7 @@ func (p *placer) quantization(e *entry, changed bool) *mlx.Quantization {
 	case e.param != nil:
 		return p.part.LayerQuantizer(p.o.Quantize)(*e.param)
 	case e.similar != nil:
-		return p.part.Class.LayerQuantization(*p.o.Quantize, component.Module(p.part.Bare(e.key)), e.found.Shape[1])
+		return p.part.LayerQuantization(*p.o.Quantize, component.Module(p.part.Bare(e.key)), e.found.Shape[1])
 	}
 	return nil
 }
