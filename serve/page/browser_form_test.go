@@ -233,6 +233,15 @@ func TestGrid(t *testing.T) {
 	b.wait(`document.querySelector(".grid .title").textContent === "Grid: 0 of 5 images" && document.querySelector(".grid .cancel").hidden`)
 	b.run(b.emptied("grid-x"), chromedp.SetValue("#steps", "1"), chromedp.Click("#generate"))
 	b.pictures(7) // nothing else waits
+
+	// a job ends before the answer that it was sent
+	b.text(`window.fetch = (send => async (...call) => {
+		const answer = await send(...call);
+		if (call[1]?.method === "POST") await new Promise(resolve => { setTimeout(resolve, 500); });
+		return answer;
+	})(window.fetch)`)
+	b.run(chromedp.SetValue("#grid-x", "seed"), chromedp.SetValue("#grid-x-values", "1"), chromedp.Click("#generate"))
+	b.wait(`document.querySelector(".grid .title").textContent === "Grid: 1 of 1 images" && document.querySelector(".grid .cancel").hidden`)
 }
 
 // TestPresetsAndHistory saves, uses and deletes presets and prompts.

@@ -180,10 +180,11 @@ export class Grids {
   drop(id) {
     this.pending = this.pending.filter(body => place(body).grid !== id);
     this.keep();
-    this.grids.get(id)?.update();
   }
 
+  // keep stores what is not sent yet. The last job of a grid may end before the answer that it was sent.
   keep() {
+    for (const grid of this.grids.values()) grid.update();
     try {
       sessionStorage.setItem("pending", JSON.stringify(this.pending));
     } catch {
