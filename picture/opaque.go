@@ -6,8 +6,9 @@ import (
 )
 
 // Opaque converts any image as Decode does: to 8-bit RGB, with transparent pixels
-// blended with white. It returns an opaque *image.RGBA unchanged, and otherwise a
-// new image that starts at 0, 0. For images from image/png and image/jpeg the
+// blended with white. It returns an opaque *image.RGBA unchanged, an opaque
+// *image.NRGBA with the same pixels in memory, and otherwise a new image that
+// starts at 0, 0. For images from image/png and image/jpeg the
 // result equals that of Decode, except for the EXIF orientation. It assumes that
 // an *image.YCbCr comes from a JPEG file; those of golang.org/x/image/webp have a
 // different range.
@@ -15,8 +16,15 @@ func Opaque(img image.Image) *image.RGBA { return opaque(img, JPEG) }
 
 // opaque is Opaque for the image of a format's decoder.
 func opaque(src image.Image, format Format) *image.RGBA {
-	if m, ok := src.(*image.RGBA); ok && m.Opaque() {
-		return m
+	switch m := src.(type) {
+	case *image.RGBA:
+		if m.Opaque() {
+			return m
+		}
+	case *image.NRGBA:
+		if m.Opaque() {
+			return (*image.RGBA)(m) // the same bytes
+		}
 	}
 	r := src.Bounds()
 	dst := image.NewRGBA(image.Rect(0, 0, r.Dx(), r.Dy()))
