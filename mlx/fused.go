@@ -13,7 +13,7 @@ import (
 // kernels lists all custom kernels.
 var kernels = []*kernel{
 	normRopeKernel, modulatedNormKernel, gatedSumKernel, activationKernel, groupStatisticsKernel, groupFactorsKernel, groupApplyKernel,
-	biasSumKernel, upsampleKernel, dequantizeKernel, tokenAttentionKernel,
+	biasSumKernel, upsampleKernel, dequantizeKernel, tokenAttentionKernel, rowProductKernel,
 }
 
 // The kernels are named as their files. Their checks are set in fused_check.go, since they use the
@@ -30,6 +30,7 @@ var (
 	upsampleKernel        = &kernel{name: "upsample"}
 	dequantizeKernel      = &kernel{name: "dequantize"}
 	tokenAttentionKernel  = &kernel{name: "token_attention"}
+	rowProductKernel      = &kernel{name: "row_product"}
 )
 
 // blockThreads is the number of threads of a block where nothing asks for another.

@@ -85,6 +85,22 @@ func init() {
 		}
 		return found, expected
 	}
+	rowProductKernel.check = func() (found, expected []*Array) {
+		x := func(seed uint64, shape ...int) *Array { return Normal(Key(seed), Float32, shape...) }
+		row, more, norm := x(1, 1, 1, 300), x(2, 1, 1, 300), Norm{Weight: x(3, 300), Eps: 1e-6}
+		for _, p := range []RowProduct{
+			{Weight: x(4, 20, 300), Bias: x(5, 20)}, {Weight: x(6, 20, 300), Norm: &norm}, {Weight: x(7, 20, 300), Norm: &norm, Gated: true},
+		} {
+			after := more
+			if p.Norm == nil {
+				after = nil
+			}
+			sum, y := p.Apply(row, after)
+			wantSum, wantY := p.graph(row, after)
+			found, expected = append(found, sum, y), append(expected, wantSum, wantY)
+		}
+		return found, expected
+	}
 	tokenAttentionKernel.check = func() (found, expected []*Array) {
 		x := func(seed uint64, shape ...int) *Array { return Normal(Key(seed), Float32, shape...) }
 		q, k, v := x(1, 2, 4, 1, 64), x(2, 2, 2, 1, 64), x(3, 2, 2, 1, 64)

@@ -187,6 +187,36 @@ func kernelCases() (cases []kernelCase) {
 			return []*Array{y, next}, []*Array{wantY, wantTail}
 		}, "token_attention %v", c)
 	}
+	for i, c := range []struct{ packs, outputs int }{{2, 9}, {65, 8}, {130, 11}, {257, 17}} {
+		add(func(in *inputs) (found, expected []*Array) {
+			width := c.packs * pack(in.dtype)
+			x, more := in.normal(1, 1, width), in.normal(1, 1, width)
+			norm := &Norm{Weight: in.normal(width), Eps: 1e-6}
+			for j, p := range []RowProduct{{Norm: norm, Gated: true}, {Norm: norm, Bias: in.normal(c.outputs)}, {}, {Gated: true}} {
+				rows := c.outputs
+				if p.Gated {
+					rows *= 2
+				}
+				p.Weight = in.normal(rows, width).Times(1 / math.Sqrt(float64(width)))
+				after := more
+				if (i+j)%2 == 0 || p.Norm == nil {
+					after = nil
+				}
+				sum, y := p.Apply(x, after)
+				exact := RowProduct{wide(p.Weight), wide(p.Bias), nil, p.Gated}
+				wantSum, input := wide(x), wide(x)
+				if after != nil {
+					wantSum, input = wide(x).Add(wide(after)), wide(sum)
+				}
+				if p.Norm != nil { // rounded, as the kernel's is
+					input = p.Norm.wide().graph(input).AsType(in.dtype).AsType(Float32)
+				}
+				_, want := exact.graph(input, nil)
+				found, expected = append(found, sum, y), append(expected, wantSum, want)
+			}
+			return found, expected
+		}, "row_product %v", c)
+	}
 	return append(cases, kernelChecks()...)
 }
 

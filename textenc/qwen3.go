@@ -353,7 +353,12 @@ type qwen3Attention struct {
 }
 
 func (a *qwen3Attention) Forward(x *mlx.Array, p *pass) *mlx.Array {
-	in := a.project(x, p.rope)
+	return a.Tap(a.attend(a.QKV.Forward(x), p), x)
+}
+
+// attend is Forward for the projections of x.
+func (a *qwen3Attention) attend(qkv []mlx.Columns, p *pass) *mlx.Array {
+	in := a.project(qkv, p.rope)
 	var y *mlx.Array
 	if p.position != nil {
 		cache := &p.cache.layers[a.layer]
@@ -364,15 +369,15 @@ func (a *qwen3Attention) Forward(x *mlx.Array, p *pass) *mlx.Array {
 	if y = nn.MergeHeads(y); in.gate != nil {
 		y = y.Mul(in.gate.Reshape(y.Shape()...).Sigmoid())
 	}
-	return a.Tap(a.OProj.ForwardWide(y, x.Dtype()), x)
+	return a.OProj.ForwardWide(y, p.dtype)
 }
 
 // A projected has rotated queries and keys, and values [B, H, L, D], and the gate of the output, which may
 // be nil.
 type projected struct{ q, k, v, gate *mlx.Array }
 
-func (a *qwen3Attention) project(x *mlx.Array, rope nn.Rope) (in projected) {
-	columns := a.QKV.Forward(x)
+func (a *qwen3Attention) project(columns []mlx.Columns, rope nn.Rope) (in projected) {
+	dtype := columns[0].X.Dtype()
 	in.v = nn.Heads(columns[2].Array(), a.kvHeads)
 	modules := func() []*mlx.Array {
 		q, k := nn.SplitHeads(columns[0].Array(), a.heads), nn.SplitHeads(columns[1].Array(), a.kvHeads)
@@ -389,7 +394,7 @@ func (a *qwen3Attention) project(x *mlx.Array, rope nn.Rope) (in projected) {
 	fused := func() []*mlx.Array {
 		qk := mlx.QK{Q: columns[0], K: columns[1]}
 		if a.QNorm != nil {
-			q, k := a.QNorm.Plain(x.Dtype(), nil, nil), a.KNorm.Plain(x.Dtype(), nil, nil)
+			q, k := a.QNorm.Plain(dtype, nil, nil), a.KNorm.Plain(dtype, nil, nil)
 			qk.NormQ, qk.NormK, qk.Eps = q.Weight, k.Weight, q.Eps
 		}
 		q, k := mlx.NormRope(mlx.QK{}, qk, a.heads, mlx.RopeTable{Cos: rope.Cos, Sin: rope.Sin, Layout: mlx.RopeHalves})

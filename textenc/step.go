@@ -72,11 +72,33 @@ func (m *CausalLM) token(in []*mlx.Array) (out []*mlx.Array) {
 	for i, l := range d.Layers {
 		from, all := l.states()
 		in = in[copy(c.layers[i][:all], in):]
-		var y *mlx.Array
-		x, y = addThenNorm(l.InputLayerNorm, x, more)
-		x, more = l.after(x, l.attend(y.AsType(m.dtype), p), m.dtype)
+		x, more = l.next(x, more, p)
 		out = append(out, c.layers[i][from:all]...)
 	}
 	_, y := addThenNorm(d.Norm, x, more)
 	return slices.Insert(out, 0, m.LMHead.ForwardWide(y, m.dtype).AsType(mlx.Float32))
+}
+
+// next is Forward in a step: it returns two summands of the output for those of the input, of which more may be nil.
+func (l *qwen3Layer) next(x, more *mlx.Array, p *pass) (*mlx.Array, *mlx.Array) {
+	var attention *mlx.Array
+	if sum, qkv := l.qkv(x, more); qkv != nil {
+		x, attention = sum, l.SelfAttn.attend(qkv, p)
+	} else {
+		var y *mlx.Array
+		x, y = addThenNorm(l.InputLayerNorm, x, more)
+		attention = l.attend(y.AsType(p.dtype), p)
+	}
+	if sum, y := l.MLP.GateUp.Row(l.PostAttentionLayerNorm, x, attention, true); y != nil {
+		return sum, l.MLP.DownProj.ForwardWide(y[0].X, p.dtype)
+	}
+	return l.after(x, attention, p.dtype)
+}
+
+// qkv returns the sum of x and more, and the projections of its norm, nil if no kernel computes them.
+func (l *qwen3Layer) qkv(x, more *mlx.Array) (sum *mlx.Array, columns []mlx.Columns) {
+	if l.SelfAttn == nil {
+		return nil, nil
+	}
+	return l.SelfAttn.QKV.Row(l.InputLayerNorm, x, more, false)
 }

@@ -105,7 +105,7 @@ func projectRows(weight, bias *Param, x *mlx.Array) *mlx.Array {
 	case packedProduct(weight, x):
 		return weight.matmulT(x).Add(bias.As(x.Dtype()))
 	}
-	if y := weight.rowsOnHost(x); y != nil {
+	if y := weight.rows(x); y != nil {
 		return y.Add(bias.As(x.Dtype()))
 	}
 	return mlx.Addmm(bias.As(x.Dtype()), x, weight.As(x.Dtype()).T())
@@ -117,18 +117,21 @@ func (p *Param) matmulT(x *mlx.Array) *mlx.Array {
 		p.used()
 		return p.packed.MatmulT(x)
 	}
-	if y := p.rowsOnHost(x); y != nil {
+	if y := p.rows(x); y != nil {
 		return y
 	}
 	return x.Matmul(p.As(x.Dtype()).T())
 }
 
-// rowsOnHost is x·Wᵀ for few rows on a Linux CPU if the model decodes, and nil elsewhere.
-func (p *Param) rowsOnHost(x *mlx.Array) *mlx.Array {
+// rows is x·Wᵀ for few rows on a Linux CPU, or one with CUDA, if the model decodes, and nil elsewhere.
+func (p *Param) rows(x *mlx.Array) *mlx.Array {
 	if p.packed != nil || !p.decodes {
 		return nil
 	}
 	y := x.RowsOnHost(p.Array)
+	if y == nil && mlx.CurrentDevice().Backend() == mlx.BackendCUDA {
+		_, y = mlx.RowProduct{Weight: p.Array}.Apply(x, nil)
+	}
 	if y != nil {
 		p.used()
 	}

@@ -21,8 +21,8 @@ func NewStack(layers ...*Linear) Stack { return Stack{layers: layers} }
 
 // Forward returns the outputs of the layers for x [B, L, in].
 func (s *Stack) Forward(x *mlx.Array) []mlx.Columns {
-	out := make([]mlx.Columns, len(s.layers))
 	if !s.joined() {
+		out := make([]mlx.Columns, len(s.layers))
 		for i, l := range s.layers {
 			out[i] = mlx.AllColumns(l.Forward(x))
 		}
@@ -41,12 +41,37 @@ func (s *Stack) Forward(x *mlx.Array) []mlx.Columns {
 		}
 		return mlx.Concat(-1, each...)
 	})
+	return s.columns(all)
+}
+
+// columns returns the layers' outputs in those of all.
+func (s *Stack) columns(all *mlx.Array) (out []mlx.Columns) {
 	from := 0
-	for i, l := range s.layers {
-		out[i] = mlx.Columns{X: all, From: from, Size: l.Out()}
+	for _, l := range s.layers {
+		out = append(out, mlx.Columns{X: all, From: from, Size: l.Out()})
 		from += l.Out()
 	}
 	return out
+}
+
+// Row returns the layers' outputs for the norm of one row, x or if more is not nil the sum of both, and this row. If
+// gated is set the output is SwiGLU of the two layers'. It returns nil if the kernel cannot compute that, and where it has not
+// been measured: it is for CUDA. Hooks see nothing.
+func (s *Stack) Row(norm *RMSNorm, x, more *mlx.Array, gated bool) (sum *mlx.Array, out []mlx.Columns) {
+	w, b := &s.weight, &s.bias
+	if mlx.CurrentDevice().Backend() != mlx.BackendCUDA || !s.joined() || w.packed != nil || gated && b.Array != nil || norm.Offset != 0 || norm.Weight.Array == nil {
+		return nil, nil
+	}
+	plain := norm.Plain(x.Dtype(), nil, nil)
+	p := mlx.RowProduct{Weight: w.Array, Bias: b.Array, Norm: &plain, Gated: gated}
+	sum, y := p.Apply(x, more)
+	if y == nil {
+		return nil, nil
+	}
+	if gated {
+		return sum, []mlx.Columns{mlx.AllColumns(y)}
+	}
+	return sum, s.columns(y)
 }
 
 // joined reports whether one matrix serves all layers: none has an adapter or another weight.
@@ -75,6 +100,7 @@ func (s *Stack) join() {
 		return
 	}
 	s.weight = joinParams(weights)
+	s.weight.decodes = weights[0].decodes
 	if biases[0].Array != nil {
 		s.bias = joinParams(biases)
 	}

@@ -1,0 +1,68 @@
+package mlx
+
+// A RowProduct multiplies a row with a matrix, as a language model does for each token. A kernel does it with the
+// norm before it and SwiGLU after it, and reads the matrix faster than MLX.
+type RowProduct struct {
+	Weight *Array // [N, C]
+	Bias   *Array // [N], or nil
+	Norm   *Norm  // of the row, or nil. It divides by the root of the mean square, and has a weight only
+	Gated  bool   // the result is SwiGLU of the product's halves; there is no bias
+}
+
+// Apply returns the product [1, 1, N] of x [1, 1, C], or [1, 1, N/2] if it is gated, or nil if the kernel cannot compute it.
+// With a norm, more may be added to x first; sum is x then.
+func (p RowProduct) Apply(x, more *Array) (sum, y *Array) {
+	c, outputs := x.Dim(-1), p.Weight.Dim(0)
+	if p.Gated {
+		outputs /= 2
+	}
+	arrays := []*Array{x, p.Weight}
+	l := launch{
+		constants: []constant{{"T", x.Dtype()}, {"C", c}, {"NORM", p.Norm != nil}, {"ADD", more != nil}, {"GATED", p.Gated}, {"BIAS", p.Bias != nil}},
+		inputs:    []input{{"x", x}, {"weight", p.Weight}},
+		ints:      []parameter[int]{{"outputs", outputs}},
+		threads:   blockThreads,
+		blocks:    ceilDiv(outputs, blockThreads/32),
+	}
+	optional := []input{{"bias", p.Bias}, {"more", more}}
+	if p.Norm != nil {
+		optional = append(optional, input{"norm", p.Norm.Weight})
+		l.floats = []parameter[float32]{{"eps", p.Norm.Eps}}
+	}
+	for _, in := range optional {
+		if in.array != nil {
+			l.inputs, arrays = append(l.inputs, in), append(arrays, in.array)
+		}
+	}
+	if more != nil {
+		l.outputs = []output{{"sum", x.Dtype(), x.Shape()}}
+	}
+	const mostNormed = 28 << 10 // bytes of threadgroup memory
+	fits := x.Ndim() == 3 && x.Size() == c && c%pack(x.Dtype()) == 0 && (p.Norm == nil || c*x.Dtype().ItemSize() <= mostNormed)
+	if !fits || !rowProductKernel.usable(arrays...) {
+		return nil, nil
+	}
+	l.outputs = append(l.outputs, output{"y", x.Dtype(), []int{1, 1, outputs}})
+	out := rowProductKernel.apply(l)
+	if more == nil {
+		return x, out[0]
+	}
+	return out[0], out[1]
+}
+
+func (p RowProduct) graph(x, more *Array) (sum, y *Array) {
+	if sum = x; more != nil {
+		sum = x.Add(more)
+	}
+	if y = sum; p.Norm != nil {
+		y = p.Norm.graph(sum)
+	}
+	if y = y.Matmul(p.Weight.T()); p.Bias != nil {
+		y = y.Add(p.Bias)
+	}
+	if p.Gated {
+		half := y.Dim(2) / 2
+		y = activationGraph(nil, silu, Columns{y, 0, half}, Columns{y, half, half})
+	}
+	return sum, y
+}
