@@ -47,10 +47,10 @@ func pack(d Dtype) int {
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // A QK has the queries and keys of some tokens: heads of D consecutive columns each, and of the keys
-// maybe fewer. NormQ and NormK [D] and Eps are the weights of the norms of heads and what is added to
+// maybe fewer. V has as many columns of values, and is only for [NormRopeKV]. NormQ and NormK [D] and Eps are the weights of the norms of heads and what is added to
 // the mean squares; without weights there are no norms.
 type QK struct {
-	Q, K         Columns
+	Q, K, V      Columns
 	NormQ, NormK *Array
 	Eps          float32
 }
@@ -96,31 +96,54 @@ func NormRope(text, image QK, h int, rope RopeTable) (q, k *Array) {
 	keys := h * image.K.Size / image.Q.Size
 	adjacent := func(s QK) bool { return s.Q.X == s.K.X && s.K.From == s.Q.From+s.Q.Size }
 	if adjacent(image) && (text.Q.X == nil || adjacent(text)) {
-		if both := normRope(text, image, h+keys, h, rope); both != nil {
-			return both.Slice(2, 0, h), both.Slice(2, h, h+keys)
+		if out := normRope(text, image, h+keys, h, 0, rope); out != nil {
+			return out[0].Slice(2, 0, h), out[0].Slice(2, h, h+keys)
 		}
 	}
 	onlyKeys := func(s QK) QK { return QK{Q: s.K, NormQ: s.NormK, NormK: s.NormK, Eps: s.Eps} }
-	q = normRope(text, image, h, h, rope)
-	k = normRope(onlyKeys(text), onlyKeys(image), keys, keys, rope)
-	if q == nil || k == nil {
+	qs := normRope(text, image, h, h, 0, rope)
+	ks := normRope(onlyKeys(text), onlyKeys(image), keys, keys, 0, rope)
+	if qs == nil || ks == nil {
 		return normRopeGraph(text, image, rope)
 	}
-	return q, k
+	return qs[0], ks[0]
 }
 
-// normRope returns the given number of heads from the first of the queries, or nil if the kernel
-// cannot. Heads after the queries are keys.
-func normRope(text, image QK, heads, queries int, rope RopeTable) *Array {
+// NormRopeKV returns the queries of [NormRope], and in one array [B, T+L, 2·H/n, D] the keys and the values.
+func NormRopeKV(text, image QK, h int, rope RopeTable) (q, kv *Array) {
+	keys := h * image.K.Size / image.Q.Size
+	adjacent := func(s QK) bool {
+		return s.Q.X == s.K.X && s.K.X == s.V.X && s.K.From == s.Q.From+s.Q.Size && s.V.From == s.K.From+s.K.Size
+	}
+	if adjacent(image) && (text.Q.X == nil || adjacent(text)) {
+		if out := normRope(text, image, h+2*keys, h, h+keys, rope); out != nil {
+			return out[0], out[1]
+		}
+	}
+	q, k := NormRope(text, image, h, rope)
+	return q, Concat(2, k, joinValues(text, image, keys))
+}
+
+func joinValues(text, image QK, heads int) *Array {
+	split := func(c Columns) *Array { return c.Array().Reshape(c.X.Dim(0), c.X.Dim(1), heads, c.Size/heads) }
+	if text.Q.X == nil {
+		return split(image.V)
+	}
+	return Concat(1, split(text.V), split(image.V))
+}
+
+// normRope returns the given number of heads from the first of the queries, or nil if the kernel cannot. Heads after
+// the queries are keys, and if values is not 0 those from this one on values; these two are an array of their own then.
+func normRope(text, image QK, heads, queries, values int, rope RopeTable) []*Array {
 	b, l, d := image.Q.X.Dim(0), image.Q.X.Dim(1), 2*rope.Cos.Dim(-1)
 	arrays, tokens := []*Array{}, l
 	aligned := rope.Cos.Ndim() == 2 && image.Q.Size == queries*d
 	aligned = aligned && d == 64 || d == 128 || d == 256
 	in := launch{
 		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil},
-			{"NORM", image.NormQ != nil}, {"HALVES", rope.Layout == RopeHalves}, {"ACROSS", rope.Layout == RopeAcross}},
+			{"NORM", image.NormQ != nil}, {"VALUES", values > 0}, {"HALVES", rope.Layout == RopeHalves}, {"ACROSS", rope.Layout == RopeAcross}},
 		inputs:  []input{{"cosines", rope.Cos}, {"sines", rope.Sin}},
-		ints:    []parameter[int]{{"heads", heads}, {"queries", queries}},
+		ints:    []parameter[int]{{"heads", heads}, {"queries", queries}, {"values", values}},
 		threads: blockThreads,
 	}
 	for _, stream := range []struct {
@@ -148,9 +171,15 @@ func normRope(text, image QK, heads, queries int, rope RopeTable) *Array {
 	if text.Q.X != nil {
 		tokens += text.Q.X.Dim(1)
 	}
-	in.outputs = []output{{"y", image.Q.X.Dtype(), []int{b, tokens, heads, d}}}
+	made := func(name string, heads int) output {
+		return output{name, image.Q.X.Dtype(), []int{b, tokens, heads, d}}
+	}
+	in.outputs = []output{made("y", heads)}
+	if values > 0 {
+		in.outputs = []output{made("y", queries), made("kv", heads-queries)}
+	}
 	in.blocks = b * tokens
-	return normRopeKernel.apply(in)[0]
+	return normRopeKernel.apply(in)
 }
 
 func normRopeGraph(text, image QK, rope RopeTable) (q, k *Array) {

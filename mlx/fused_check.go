@@ -6,11 +6,11 @@ func init() {
 	normRopeKernel.check = func() (found, expected []*Array) {
 		w := func(seed uint64) *Array { return Normal(Key(seed), Float32, 64) }
 		columns := func(x *Array, from int) Columns { return Columns{x, from, 128} }
-		x, y := Normal(Key(1), Float32, 2, 3, 256), Normal(Key(2), Float32, 2, 5, 384)
-		text := QK{columns(x, 0), columns(x, 128), w(3), w(4), 1e-6}
-		image := QK{columns(y, 128), columns(y, 256), w(5), w(6), 1e-5}
-		apart := QK{columns(y, 256), columns(y, 0), w(5), w(6), 1e-5}
-		grouped := QK{columns(y, 64), Columns{y, 192, 64}, w(5), w(6), 1e-5} // two heads share a key
+		x, y := Normal(Key(1), Float32, 2, 3, 384), Normal(Key(2), Float32, 2, 5, 512)
+		text := QK{columns(x, 0), columns(x, 128), columns(x, 256), w(3), w(4), 1e-6}
+		image := QK{columns(y, 128), columns(y, 256), columns(y, 384), w(5), w(6), 1e-5}
+		apart := QK{columns(y, 256), columns(y, 0), columns(y, 384), w(5), w(6), 1e-5}
+		grouped := QK{columns(y, 64), Columns{y, 192, 64}, Columns{y, 256, 64}, w(5), w(6), 1e-5} // two heads share a key
 		angles := Normal(Key(7), Float32, 8, 32)
 		cos, sin := angles.Cos(), angles.Sin()
 		plain := QK{Q: columns(y, 0), K: columns(y, 128)}
@@ -26,6 +26,11 @@ func init() {
 			q, k := NormRope(c.text, c.image, 2, rope)
 			wantQ, wantK := normRopeGraph(c.text, c.image, rope)
 			found, expected = append(found, q, k), append(expected, wantQ, wantK)
+			if c.image.V.X != nil {
+				q, kv := NormRopeKV(c.text, c.image, 2, rope)
+				values := joinValues(c.text, c.image, wantK.Dim(2))
+				found, expected = append(found, q, kv), append(expected, wantQ, Concat(2, wantK, values))
+			}
 		}
 		return found, expected
 	}

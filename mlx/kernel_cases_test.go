@@ -35,7 +35,7 @@ func wide(x *Array) *Array {
 func wideColumns(c Columns) Columns { return Columns{wide(c.X), c.From, c.Size} }
 
 func (q QK) wide() QK {
-	return QK{wideColumns(q.Q), wideColumns(q.K), wide(q.NormQ), wide(q.NormK), q.Eps}
+	return QK{wideColumns(q.Q), wideColumns(q.K), wideColumns(q.V), wide(q.NormQ), wide(q.NormK), q.Eps}
 }
 
 func (n Norm) wide() Norm {
@@ -68,11 +68,12 @@ func kernelCases() (cases []kernelCase) {
 					return QK{Q: Columns{x, 0, width}, K: Columns{x, width, keys}}
 				}
 				if i%2 == 0 { // in one array, next to each other
-					x := in.normal(c.batch, tokens, 16+width+keys)
-					return QK{Columns{x, 16, width}, Columns{x, 16 + width, keys}, in.normal(c.dim), in.normal(c.dim), eps}
+					x := in.normal(c.batch, tokens, 16+width+2*keys)
+					q, k, v := Columns{x, 16, width}, Columns{x, 16 + width, keys}, Columns{x, 16 + width + keys, keys}
+					return QK{q, k, v, in.normal(c.dim), in.normal(c.dim), eps}
 				}
 				x, y := in.normal(c.batch, tokens, width+8), in.normal(c.batch, tokens, keys)
-				return QK{Columns{x, 8, width}, Columns{y, 0, keys}, in.normal(c.dim), in.normal(c.dim), eps}
+				return QK{Columns{x, 8, width}, Columns{y, 0, keys}, Columns{}, in.normal(c.dim), in.normal(c.dim), eps}
 			}
 			text, image := stream(c.text, 1e-5), stream(c.image, 1e-6)
 			in.seed++
@@ -86,6 +87,11 @@ func kernelCases() (cases []kernelCase) {
 				q, k := NormRope(text, image, c.heads, rope)
 				wantQ, wantK := normRopeGraph(text.wide(), image.wide(), rope)
 				found, expected = append(found, q, k), append(expected, wantQ, wantK)
+				if image.V.X != nil {
+					q, kv := NormRopeKV(text, image, c.heads, rope)
+					values := joinValues(text.wide(), image.wide(), c.keys)
+					found, expected = append(found, q, kv), append(expected, wantQ, Concat(2, wantK, values))
+				}
 			}
 			return found, expected
 		}, "norm_rope %v", c)

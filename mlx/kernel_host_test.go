@@ -263,6 +263,7 @@ var hostFaults = []plantedFault{
 	{"a mask is too large", "norm_rope", "common.h", "mask = 16", "mask = 32", "fault: a shuffle with the mask 32"},
 	{"another lane", "modulated_norm 2", "common.h", "partial[tid % 32] :", "partial[31 - tid % 32] :", "that no thread has written"},
 	{"half a warp", "norm_rope", "norm_rope.cpp", "h = tid / 32;", "h = tid / 16;", "differ"},
+	{"normed values", "norm_rope", "norm_rope.cpp", "h >= values", "h > values", "differ"},
 	{"past the end", "gated_sum", "gated_sum.cpp", "if (at >= size) return;", "", "heap-buffer-overflow"},
 	{"one past the end", "upsample", "upsample.cpp", "at >= long(rows)", "at > long(rows)", "heap-buffer-overflow"},
 	{"past the end of threadgroup memory", "group norm", "group_factors.cpp", "m2s[tid / 32] =", "m2s[tid] =",

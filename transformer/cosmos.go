@@ -388,9 +388,10 @@ func (a *cosmosAttention) Forward(x, c *mlx.Array, j joint) *mlx.Array {
 	}
 	qkv := nn.NewQKV(projected, a.NormQ, a.NormK)
 	qkv.HeadsFirst = true
-	q, k, v := a.NormRope(j.rope, a.heads, qkv)
-	if b := q.Dim(0); k.Dim(0) != b {
-		k, v = k.BroadcastTo(b, k.Dim(1), k.Dim(2), k.Dim(3)), v.BroadcastTo(b, v.Dim(1), v.Dim(2), v.Dim(3))
+	h := a.NormRope(j.rope, a.heads, qkv)
+	if b := h.Q.Dim(0); h.K.Dim(0) != b {
+		all := func(x *mlx.Array) *mlx.Array { return x.BroadcastTo(b, x.Dim(1), x.Dim(2), x.Dim(3)) }
+		h = nn.QKVHeads{Q: h.Q, K: all(h.K), V: all(h.V)}
 	}
-	return a.Tap(a.out(j.attend(&a.Module, q, k, v), x.Dtype()), x, c, j.emb[0], j.emb[1])
+	return a.Tap(a.out(j.attend(&a.Module, h), x.Dtype()), x, c, j.emb[0], j.emb[1])
 }

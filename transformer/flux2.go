@@ -436,7 +436,7 @@ func (a *flux2ParallelAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
 	all := a.ToQKVMLP.Forward(x)
 	columns := func(i, n int) mlx.Columns { return mlx.Columns{X: all, From: i, Size: n} }
 	qkv := []mlx.Columns{columns(0, a.dim), columns(a.dim, a.dim), columns(2*a.dim, a.dim)}
-	q, k, v := a.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
-	both := a.Act.after(j.attend(&a.Module, q, k, v), columns(3*a.dim, all.Dim(2)-3*a.dim))
+	h := a.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
+	both := a.Act.after(j.attend(&a.Module, h), columns(3*a.dim, all.Dim(2)-3*a.dim))
 	return a.Tap(a.ToOut.ForwardWide(both, x.Dtype()), x, j.emb[0], j.emb[1])
 }

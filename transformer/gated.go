@@ -40,12 +40,13 @@ func newGatedAttention(dim, heads, kvHeads int, norm func(dim int) *nn.RMSNorm) 
 // wide: see [nn.Linear.ForwardWide].
 func (a *gatedAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
 	projected := a.QKVGate.Forward(x)
-	q, k, v := a.NormRope(j.rope, a.heads, nn.NewQKV(projected, a.NormQ, a.NormK))
+	h := a.NormRope(j.rope, a.heads, nn.NewQKV(projected, a.NormQ, a.NormK))
 	if a.Observed() { // the reference repeats keys and values before its attention function
-		k, v = repeatHeads(k, a.heads/a.kvHeads), repeatHeads(v, a.heads/a.kvHeads)
+		n := a.heads / a.kvHeads
+		h = nn.QKVHeads{Q: h.Q, K: repeatHeads(h.K, n), V: repeatHeads(h.V, n)}
 	}
 	gate := projected[3].Array().Sigmoid()
-	y := nn.WidenFP16(j.attend(&a.Module, q, k, v)).Mul(nn.WidenFP16(gate))
+	y := nn.WidenFP16(j.attend(&a.Module, h)).Mul(nn.WidenFP16(gate))
 	return a.Tap(a.ToOut[0].ForwardWide(y, x.Dtype()), x, j.emb[0], j.emb[1])
 }
 

@@ -282,6 +282,7 @@ type joint struct {
 	mask *mlx.Array // see nn.AttentionOptions; nil if every token sees all others
 	// shares are those of the joint sequence, whose rows the table has; nil if this process has all.
 	shares *nn.Shares
+	heads  nn.QKVHeads   // of the attention that is computed
 	emb    [2]*mlx.Array // image_rotary_emb as the reference's blocks get it; nil unless observed
 
 	kv    *flux2KV // the KV cache of FLUX.2's references, nil without one
@@ -320,10 +321,10 @@ func (h Hidden) shareOf(s *nn.Shares) Hidden {
 func textOf(s *nn.Shares) *nn.Shares  { return s.Streams(0, 1) }
 func imageOf(s *nn.Shares) *nn.Shares { return s.Streams(1, s.Len()) }
 
-// attend returns the attention [B, L, H·D] of a module with normed and rotated q, k and v
-// [B, L, H, D].
-func (j joint) attend(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
-	q, k, v = q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3)
+// attend returns the attention [B, L, H·D] of a module with normed and rotated heads.
+func (j joint) attend(m *nn.Module, h nn.QKVHeads) *mlx.Array {
+	q, k, v := h.Q.Transpose(0, 2, 1, 3), h.K.Transpose(0, 2, 1, 3), h.V.Transpose(0, 2, 1, 3)
+	j.heads = h
 	if j.kv != nil {
 		return nn.MergeHeads(j.kv.attend(m, j, q, k, v))
 	}
@@ -331,7 +332,7 @@ func (j joint) attend(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
 }
 
 func (j joint) options() nn.AttentionOptions {
-	return nn.AttentionOptions{LengthFirst: true, Mask: j.mask, Shares: j.shares}
+	return nn.AttentionOptions{LengthFirst: true, Mask: j.mask, Shares: j.shares, Heads: j.heads}
 }
 
 // selfAttention has the parts of diffusers' Attention over one sequence, with norms of heads.
@@ -366,8 +367,7 @@ func (a selfAttention) withOut(bias bool, others ...nn.Layer) selfAttention {
 // forward is the attention of module m to x [B, L, dim], whose projections are qkv. The result may be wide: see
 // [nn.Linear.ForwardWide].
 func (a *selfAttention) forward(m *nn.Module, x *mlx.Array, qkv []mlx.Columns, j joint) *mlx.Array {
-	q, k, v := m.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
-	return a.out(j.attend(m, q, k, v), x.Dtype())
+	return a.out(j.attend(m, m.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))), x.Dtype())
 }
 
 // out projects the output y of attention, if it has a projection, to a result that may be wide for dtype.
@@ -409,9 +409,9 @@ func newJointAttention(heads, headDim int, bias bool, eps float64) *jointAttenti
 // Forward returns what attention over [c, x] adds to the image x [B, L, dim] and to
 // the text c [B, T, dim]. Both may be wide: see [nn.Linear.ForwardWide].
 func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
-	q, k, v := a.NormRope(j.rope, a.heads,
+	h := a.NormRope(j.rope, a.heads,
 		nn.NewQKV(a.AddQKV.Forward(c), a.NormAddedQ, a.NormAddedK), nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
-	y := j.attend(&a.Module, q, k, v)
+	y := j.attend(&a.Module, h)
 	t, l := c.Dim(1), y.Dim(1)
 	dc = a.ToAddOut.ForwardWide(y.Slice(1, 0, t), c.Dtype())
 	dx = a.out(y.Slice(1, t, l), x.Dtype())

@@ -73,11 +73,12 @@ func (b *blockCausal) state(streams ...**mlx.Array) []**mlx.Array {
 	return streams
 }
 
-// attend returns the attention [B, H, L, D] of a layer with rotated q, k and v [B, H, L, D]. A hook sees
+// attend returns the attention [B, H, L, D] of a layer with rotated heads. A hook sees
 // those of the first segment. Some members of a group have no tokens of it, so while it looks every member
 // computes attention for all queries.
-func (b *blockCausal) attend(m *nn.Module, layer int, q, k, v *mlx.Array) *mlx.Array {
-	k, v = b.options.Shares.KV(k, v, true)
+func (b *blockCausal) attend(m *nn.Module, layer int, h nn.QKVHeads) *mlx.Array {
+	q := h.Q.Transpose(0, 2, 1, 3)
+	k, v := b.options.Shares.KV(h.K.Transpose(0, 2, 1, 3), h.V.Transpose(0, 2, 1, 3), h, true)
 	if b.read {
 		cached := func(x, cached *mlx.Array) *mlx.Array { return mlx.Concat(2, cached.AsType(x.Dtype()), x) }
 		k, v = cached(k, b.cache.Keys[layer]), cached(v, b.cache.Values[layer])
@@ -90,8 +91,8 @@ func (b *blockCausal) attend(m *nn.Module, layer int, q, k, v *mlx.Array) *mlx.A
 	if m.Observed() && !shares.Alone() {
 		whole := blockCausal{segments: b.segments, options: b.options}
 		whole.options.Shares = nn.NewShares(nil, k.Dim(2))
-		lengthFirst := q.Transpose(0, 2, 1, 3)
-		return shares.Share(2, whole.attend(m, layer, shares.Whole(lengthFirst).Transpose(0, 2, 1, 3), k, v))
+		all := nn.QKVHeads{Q: shares.Whole(h.Q), K: k.Transpose(0, 2, 1, 3), V: v.Transpose(0, 2, 1, 3)}
+		return shares.Share(2, whole.attend(m, layer, all))
 	}
 	first, end := shares.Range(0)
 	var parts []*mlx.Array

@@ -314,8 +314,7 @@ type qwenImage21Attention struct {
 }
 
 func (a *qwenImage21Attention) Forward(x *mlx.Array, layer int, p *qwenImage21Pass) *mlx.Array {
-	q, k, v := a.NormRope(p.rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
-	y := p.attention.attend(&a.Module, layer, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3))
+	y := p.attention.attend(&a.Module, layer, a.NormRope(p.rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK)))
 	return a.Tap(a.out(nn.MergeHeads(y), x.Dtype()), x, p.tapped.rope)
 }
 

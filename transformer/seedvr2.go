@@ -305,11 +305,11 @@ func newSeedAttention(c NaDiTConfig, shared bool, shift int) *seedAttention {
 func (a *seedAttention) Forward(x, c *mlx.Array, p *seedPass, last bool) []*mlx.Array {
 	w := p.windows[a.shift]
 	own := seedQKV(a.ProjQKV.vid(), x, a.NormQ.vid(), a.NormK.vid())
-	q, k, v := a.NormRope(w.rope, a.heads, seedQKV(a.ProjQKV.txt(), c, a.NormQ.txt(), a.NormK.txt()), own)
-	text, all := c.Dim(1), q.Dim(1)
+	h := a.NormRope(w.rope, a.heads, seedQKV(a.ProjQKV.txt(), c, a.NormQ.txt(), a.NormK.txt()), own)
+	text, all := c.Dim(1), h.Q.Dim(1)
 	var image, texts []*mlx.Array
 	sorted := func(y *mlx.Array) *mlx.Array { return y.Slice(1, text, all).Take(1, w.order) }
-	qs, ks, vs := sorted(q), sorted(k), sorted(v)
+	qs, ks, vs := sorted(h.Q), sorted(h.K), sorted(h.V)
 	from := 0
 	for _, g := range w.groups {
 		in := func(y, sorted *mlx.Array) *mlx.Array { // [n, tokens+T, H, D]
@@ -317,7 +317,7 @@ func (a *seedAttention) Forward(x, c *mlx.Array, p *seedPass, last bool) []*mlx.
 			own := sorted.Slice(1, from, from+g.n*g.tokens).Reshape(g.n, g.tokens, heads, d)
 			return mlx.Concat(1, own, y.Slice(1, 0, text).BroadcastTo(g.n, text, heads, d))
 		}
-		y := joint{}.attend(&a.Module, in(q, qs), in(k, ks), in(v, vs))
+		y := joint{}.attend(&a.Module, nn.QKVHeads{Q: in(h.Q, qs), K: in(h.K, ks), V: in(h.V, vs)})
 		image = append(image, y.Slice(1, 0, g.tokens).Reshape(1, g.n*g.tokens, -1))
 		texts = append(texts, y.Slice(1, g.tokens, y.Dim(1)).AsType(mlx.Float32).Sum(0))
 		from += g.n * g.tokens

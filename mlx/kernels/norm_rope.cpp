@@ -2,7 +2,8 @@
 // the root of their mean square if NORM is set, and rotates their pairs (2i, 2i+1), or with HALVES
 // (i, i+D/2), or with ACROSS each element with the one D/2 away, by its own angle. Tokens are those of the
 // text, of which there may be none, followed by those of the image. A warp has every warps-th head; with
-// ACROSS its halves are in lanes 0 to 15 and 16 to 31.
+// ACROSS its halves are in lanes 0 to 15 and 16 to 31. With VALUES heads after the keys are as they are, and keys
+// and values are an array of their own.
 const int P = D / 64; // pairs a thread
 const int apart = HALVES ? D / 2 : P; // from the first elements of a thread to its others
 const int lane = tid % 32, warps = threads / 32, at = HALVES ? lane * P : lane * 2 * P;
@@ -38,6 +39,14 @@ const Pack<T, 2 * P> norm_q = load_parts<2 * P>(of_q + at, apart), norm_k = load
 
 for (int h = tid / 32; h < heads; h += warps) {
   const Pack<T, 2 * P> in = load_parts<2 * P>(x + h * D + at, apart);
+  GLOBAL T* to = y + (long(block) * heads + h) * D + at;
+#if VALUES
+  to = (h < queries ? y + (long(block) * queries + h) * D : kv + (long(block) * (heads - queries) + h - queries) * D) + at;
+  if (h >= values) {
+    store_parts<2 * P>(to, apart, in);
+    continue;
+  }
+#endif
   float v[2 * P];
   for (int i = 0; i < 2 * P; i++) v[i] = float(in.e[i]);
 #if NORM
@@ -60,5 +69,5 @@ for (int h = tid / 32; h < heads; h += warps) {
     out.e[second] = T(v[first] * s.e[i] + v[second] * c.e[i]);
   }
 #endif
-  store_parts<2 * P>(y + (long(block) * heads + h) * D + at, apart, out);
+  store_parts<2 * P>(to, apart, out);
 }

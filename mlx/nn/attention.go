@@ -75,6 +75,8 @@ type AttentionOptions struct {
 	Cache func(k, v *mlx.Array) (*mlx.Array, *mlx.Array)
 	// Shares are those of the tokens: queries are this process's, and see the keys of all. Nil if it has all.
 	Shares *Shares
+	// Heads, if they are set, are those of q, k and v.
+	Heads QKVHeads
 	// LengthFirst reports that the reference's attention function takes [B, L, H, D]
 	// (diffusers' dispatch_attention_fn), as hooks then see q, k and v.
 	LengthFirst bool
@@ -95,16 +97,22 @@ func NewQKV(columns []mlx.Columns, normQ, normK *RMSNorm) QKV {
 	return QKV{columns: columns, norms: [2]*RMSNorm{normQ, normK}}
 }
 
-// plain describes queries and keys for [mlx.NormRope].
+// plain describes queries and keys for [mlx.NormRope], and values for [mlx.NormRopeKV].
 func (p QKV) plain() mlx.QK {
 	q, k, dtype := p.norms[0], p.norms[1], p.columns[0].X.Dtype()
-	return mlx.QK{Q: p.columns[0], K: p.columns[1], NormQ: q.factor(dtype), NormK: k.factor(dtype), Eps: float32(q.Eps)}
+	return mlx.QK{Q: p.columns[0], K: p.columns[1], V: p.columns[2], NormQ: q.factor(dtype), NormK: k.factor(dtype), Eps: float32(q.Eps)}
 }
 
-// NormRope returns q [B, L, H, D], k and v of a stream, or of two, of which the second follows the
-// first. q and k are normed, and rotated by pairs unless the table is empty. A hook sees them as those
-// of m before and after, as diffusers' dispatch_attention_fn gets them.
-func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) (q, k, v *mlx.Array) {
+// QKVHeads are the queries, keys and values of attention, [B, L, H, D], or fewer heads of the latter two.
+type QKVHeads struct {
+	Q, K, V *mlx.Array
+	joined  *mlx.Array // [B, L, 2·H, D], of which K and V are views; nil if they are no views of one
+}
+
+// NormRope returns the heads of a stream, or of two, of which the second follows the first. Queries and keys are normed,
+// and rotated by pairs unless the table is empty. A hook sees them as those of m before and after, as diffusers'
+// dispatch_attention_fn gets them.
+func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) QKVHeads {
 	project := func(i int) *mlx.Array {
 		parts := make([]*mlx.Array, len(streams))
 		for n, s := range streams {
@@ -126,19 +134,30 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) (q, k, v *mlx.Ar
 		}
 		return []*mlx.Array{q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3)}
 	}
-	fused := func() []*mlx.Array {
+	if rope.Cos == nil {
+		qk := modules()
+		return QKVHeads{Q: qk[0], K: qk[1], V: project(2)}
+	}
+	// one array of keys and values saves a copy of both streams' values, or of what is sent to others
+	join := len(streams) == 2 || rope.Shared
+	normRope := func(f func(text, image mlx.QK, heads int, table mlx.RopeTable) (*mlx.Array, *mlx.Array)) []*mlx.Array {
 		var text mlx.QK
 		if len(streams) == 2 {
 			text = streams[0].plain()
 		}
-		q, k := mlx.NormRope(text, streams[len(streams)-1].plain(), heads, mlx.RopeTable(rope))
+		q, k := f(text, streams[len(streams)-1].plain(), heads, rope.table())
 		return []*mlx.Array{q, k}
 	}
-	if rope.Cos == nil {
-		fused = modules
+	if !join {
+		qk := m.FusedAll("nn.Module.NormRope", func() []*mlx.Array { return normRope(mlx.NormRope) }, modules)
+		return QKVHeads{Q: qk[0], K: qk[1], V: project(2)}
 	}
-	qk := m.FusedAll("nn.Module.NormRope", fused, modules)
-	return qk[0], qk[1], project(2)
+	both := m.FusedAll("nn.Module.NormRope", func() []*mlx.Array { return normRope(mlx.NormRopeKV) }, func() []*mlx.Array {
+		qk := modules()
+		return []*mlx.Array{qk[0], mlx.Concat(2, qk[1], project(2))}
+	})
+	kv := both[1].Split(2, 2)
+	return QKVHeads{Q: both[0], K: kv[0], V: kv[1], joined: both[1]}
 }
 
 // Attend rotates q and k [B, H, L, D], passes q, k and v by the hook, and returns
@@ -155,7 +174,7 @@ func (m *Module) Attend(o AttentionOptions, q, k, v *mlx.Array) *mlx.Array {
 		if o.Mask != nil && o.Mask.Dim(-2) > 1 {
 			o.Mask = o.Shares.Share(-2, o.Mask)
 		}
-		k, v = o.Shares.KV(k, v, o.Mask != nil || m.Observed())
+		k, v = o.Shares.KV(k, v, o.Heads, o.Mask != nil || m.Observed())
 	}
 	return o.attention(m.TapQKV(o, q, k, v))
 }

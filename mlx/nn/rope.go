@@ -9,7 +9,13 @@ import (
 // Rope is a table of rotary position embeddings: cos and sin of the angle of
 // every position (rows) and pair of features (columns), float32 [L, D/2], and how it rotates
 // heads of D features in image transformers.
-type Rope mlx.RopeTable
+type Rope struct {
+	Cos, Sin *mlx.Array
+	Layout   mlx.RopeLayout
+	Shared   bool // it has the positions of a process's share of the tokens
+}
+
+func (r Rope) table() mlx.RopeTable { return mlx.RopeTable{Cos: r.Cos, Sin: r.Sin, Layout: r.Layout} }
 
 // NewRope computes the table for positions with several axes. Axis a rotates dims[a]
 // features, the i-th pair of them by position·theta^(-2i/dims[a]); the axes follow each
@@ -100,7 +106,7 @@ func (r Rope) Batched(length int) Rope {
 
 // Interleaved rotates the pairs (2i, 2i+1) of x [B, H, L, D], in float32, as the
 // image transformers do, or as the table's layout says.
-func (r Rope) Interleaved(x *mlx.Array) *mlx.Array { return mlx.RopeTable(r).Rotate(x) }
+func (r Rope) Interleaved(x *mlx.Array) *mlx.Array { return r.table().Rotate(x) }
 
 // HalfSplit rotates the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the
 // language models do. D is twice the number of columns; features after it stay as they are.

@@ -84,7 +84,7 @@ func (s *Shares) Share(axis int, x *mlx.Array) *mlx.Array {
 
 // Rope is [Shares.Share] of a table of all tokens.
 func (s *Shares) Rope(r Rope) Rope {
-	r.Cos, r.Sin = s.Share(0, r.Cos), s.Share(0, r.Sin)
+	r.Cos, r.Sin, r.Shared = s.Share(0, r.Cos), s.Share(0, r.Sin), !s.Alone()
 	return r
 }
 
@@ -126,14 +126,18 @@ func (s *Shares) gather(x *mlx.Array, ordered bool) *mlx.Array {
 	return mlx.Concat(1, parts...)
 }
 
-// KV returns keys and values [B, H, L, D] of all tokens for those of this process. They are in order
-// if that matters.
-func (s *Shares) KV(k, v *mlx.Array, ordered bool) (keys, values *mlx.Array) {
+// KV returns keys and values [B, H, L, D] of all tokens for those of this process, which are in one array if they are those of
+// heads. They are in order if that matters.
+func (s *Shares) KV(k, v *mlx.Array, heads QKVHeads, ordered bool) (keys, values *mlx.Array) {
 	if s.Alone() {
 		return k, v
 	}
 	lengthFirst := func(x *mlx.Array) *mlx.Array { return x.Transpose(0, 2, 1, 3) }
-	both := s.gather(mlx.Concat(3, lengthFirst(k), lengthFirst(v)), ordered).Split(2, 3)
+	joined := heads.joined
+	if joined == nil {
+		joined = mlx.Concat(2, lengthFirst(k), lengthFirst(v))
+	}
+	both := s.gather(joined, ordered).Split(2, 2)
 	return lengthFirst(both[0]), lengthFirst(both[1])
 }
 
