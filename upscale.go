@@ -200,7 +200,7 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 
 // resized returns an image in a size, as an *image.NRGBA if it has transparent pixels, and otherwise an *image.RGBA.
 func resized(img image.Image, w, h int) image.Image {
-	if t := picture.Transparent(img); t != nil && !t.Opaque() {
+	if t := picture.Transparent(img); t != nil {
 		if t.Rect.Dx() != w || t.Rect.Dy() != h {
 			t = picture.ResizeTransparent(t, w, h)
 		}

@@ -242,6 +242,14 @@ func (a *Array) Uint8s() []uint8 {
 	return copyOut[uint8](a, Uint8)
 }
 
+// ReadUint8s copies the elements to dst, which has room for them, and returns their number.
+func (a *Array) ReadUint8s(dst []uint8) int {
+	pushScope()
+	defer popScope()
+	row := a.AsType(Uint8).inOrder()
+	return copy(dst, unsafe.Slice((*uint8)(mlxc.ArrayDataUint8(row.h())), row.Size()))
+}
+
 // Item returns the only element of an array of size 1.
 func (a *Array) Item() float32 {
 	if a.Size() != 1 {

@@ -322,8 +322,12 @@ func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (images []*image.NRGBA) {
 // imageOf returns pixels [h, w, 4], uint8, or [h, w, 3] for an opaque image, as an image.
 func imageOf(pixels *mlx.Array) *image.NRGBA {
 	h, w := pixels.Dim(0), pixels.Dim(1)
-	rgba := pixels.Pad([]int{0, 0, 0}, []int{0, 0, 4 - pixels.Dim(2)}, 255)
-	return &image.NRGBA{Pix: rgba.Uint8s(), Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
+	return &image.NRGBA{Pix: rgbaOf(pixels).Uint8s(), Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
+}
+
+// rgbaOf adds opaque alpha to pixels of 8 bits without it.
+func rgbaOf(pixels *mlx.Array) *mlx.Array {
+	return pixels.Pad([]int{0, 0, 0}, []int{0, 0, 4 - pixels.Dim(2)}, 255)
 }
 
 // notFinite returns the error for results of the autoencoder that are not finite.

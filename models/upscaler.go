@@ -240,7 +240,7 @@ func (u *Upscaler) pass(
 			if opaque {
 				levels = levels.Slice(2, 0, 3)
 			}
-			to = to[copy(to, imageOf(levels).Pix):]
+			to = to[rgbaOf(levels).ReadUint8s(to):]
 		})
 	})
 	return finite
