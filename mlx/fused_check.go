@@ -110,10 +110,16 @@ func init() {
 		x := func(seed uint64, shape ...int) *Array { return Normal(Key(seed), Float32, shape...) }
 		q, k, v := x(1, 2, 4, 1, 64), x(2, 2, 2, 1, 64), x(3, 2, 2, 1, 64)
 		c := TokenCache{Keys: x(4, 2, 2, 150, 64), Values: x(5, 2, 2, 150, 64), Tail: x(6, 2, 2, 2, TailTokens, 64)}
+		all, angles := x(7, 2, 1, 8*64), x(8, 1, 32)
+		token := QK{Q: Columns{all, 0, 256}, K: Columns{all, 256, 128}, V: Columns{all, 384, 128}, NormQ: x(9, 64), NormK: x(10, 64), Eps: 1e-6}
+		rope := RopeTable{angles.Cos(), angles.Sin(), RopeHalves}
 		for _, at := range [][2]int{{150, 5}, {3, 0}} {
 			c.Position = NewPosition(at[0], at[1])
 			y, tail := c.Attend(q, k, v)
 			wantY, wantTail := c.graph(q, k, v, 0.125)
+			found, expected = append(found, y, tail), append(expected, wantY, wantTail)
+			y, tail = c.AttendProjected(token, 4, rope)
+			wantY, wantTail = c.projectedGraph(token, rope, func(x *Array) *Array { return x })
 			found, expected = append(found, y, tail), append(expected, wantY, wantTail)
 		}
 		return found, expected

@@ -179,7 +179,7 @@ func kernelCases() (cases []kernelCase) {
 			return []*Array{q.Dequantize(in.dtype)}, []*Array{q.dequantizeGraph(Float32)}
 		}, "dequantize %v", c)
 	}
-	for _, c := range []struct{ batch, heads, group, dim, capacity, before, recent int }{
+	for i, c := range []struct{ batch, heads, group, dim, capacity, before, recent int }{
 		{1, 1, 1, 32, 1, 1, 0}, {2, 1, 3, 64, 7, 4, 63}, {1, 2, 1, 128, 300, 280, 9}, {1, 1, 2, 256, 40, 37, 2},
 	} {
 		add(func(in *inputs) ([]*Array, []*Array) {
@@ -187,10 +187,21 @@ func kernelCases() (cases []kernelCase) {
 			q, k, v := in.normal(c.batch, c.heads*c.group, 1, c.dim), rows(1), rows(1)
 			tail := in.normal(2, c.batch, c.heads, TailTokens, c.dim)
 			past := TokenCache{rows(c.capacity), rows(c.capacity), tail, NewPosition(c.before, c.recent)}
+			exact := TokenCache{wide(past.Keys), wide(past.Values), wide(tail), past.Position}
 			y, next := past.Attend(q, k, v)
-			past.Keys, past.Values, past.Tail = wide(past.Keys), wide(past.Values), wide(past.Tail)
-			wantY, wantTail := past.graph(wide(q), wide(k), wide(v), float32(1/math.Sqrt(float64(c.dim))))
-			return []*Array{y, next}, []*Array{wantY, wantTail}
+			wantY, wantTail := exact.graph(wide(q), wide(k), wide(v), float32(1/math.Sqrt(float64(c.dim))))
+			heads := c.heads * c.group
+			all, angles := in.normal(c.batch, 1, (heads+2*c.heads)*c.dim), Normal(Key(99), Float32, 1, c.dim/2)
+			token := QK{Q: Columns{all, 0, heads * c.dim}, K: Columns{all, heads * c.dim, c.heads * c.dim},
+				V: Columns{all, (heads + c.heads) * c.dim, c.heads * c.dim}, Eps: 1e-6}
+			if i%2 == 0 {
+				token.NormQ, token.NormK = in.normal(c.dim), in.normal(c.dim)
+			}
+			rope := RopeTable{angles.Cos(), angles.Sin(), RopeHalves}
+			projected, after := past.AttendProjected(token, heads, rope)
+			round := func(x *Array) *Array { return wide(x.AsType(in.dtype)) } // as the kernel does before attention
+			wantProjected, wantAfter := exact.projectedGraph(token.wide(), rope, round)
+			return []*Array{y, next, projected, after}, []*Array{wantY, wantTail, wantProjected, wantAfter}
 		}, "token_attention %v", c)
 	}
 	for i, c := range []struct{ packs, outputs int }{{2, 9}, {65, 8}, {130, 11}, {257, 17}} {

@@ -28,26 +28,70 @@ func NewPosition(before, recent int) *Array {
 // Attend returns the attention [B, n·H, 1, D] of the queries of a new token to all keys and its own, and the tail
 // with its key and value, [B, H, 1, D], of which n consecutive queries share each.
 func (c TokenCache) Attend(q, k, v *Array) (y, tail *Array) {
-	scale := float32(1 / math.Sqrt(float64(q.Dim(3))))
-	heads, rows, d := q.Dim(1), k.Dim(0)*k.Dim(1), q.Dim(3)
+	t := tokenLaunch{batch: q.Dim(0), heads: q.Dim(1), keys: k.Dim(1), d: q.Dim(3), in: []input{{"queries", q}, {"new_keys", k}, {"new_values", v}}}
+	if out := c.launch(t); out != nil {
+		return out[0].Reshape(q.Shape()...), out[1]
+	}
+	return c.graph(q, k, v, float32(1/math.Sqrt(float64(q.Dim(3)))))
+}
+
+// AttendProjected is [TokenCache.Attend] for a token's queries, keys and values in one array [B, 1, (n·H+2·H)·D] of n·H
+// heads of queries, which are normed and rotated as by [NormRope] first. y is [B, 1, n·H·D], or nil if the kernel cannot
+// compute this. Weights of norms may be nil, and all sequences have the one position of the table.
+func (c TokenCache) AttendProjected(qk QK, heads int, rope RopeTable) (y, tail *Array) {
+	x, d := qk.Q.X, qk.Q.Size/heads
+	keys := qk.K.Size / d
+	together := qk.K.X == x && qk.Q.From == 0 && qk.K.From == qk.Q.Size && x.Dim(2) == (heads+2*keys)*d && x.Dim(1) == 1
+	if !together || rope.Layout != RopeHalves || rope.Cos.Size() != d/2 {
+		return nil, nil
+	}
+	in := []input{{"projected", x}}
+	if qk.NormQ != nil {
+		in = append(in, input{"norm_q", qk.NormQ}, input{"norm_k", qk.NormK})
+	}
+	out := c.launch(tokenLaunch{batch: x.Dim(0), heads: heads, keys: keys, d: d, in: in, rope: rope, eps: qk.Eps})
+	if out == nil {
+		return nil, nil
+	}
+	return out[0], out[1]
+}
+
+// A tokenLaunch describes the new token for the kernel, with a table if its heads are to be rotated.
+type tokenLaunch struct {
+	batch, heads, keys, d int
+	in                    []input
+	rope                  RopeTable
+	eps                   float32 // of norms, which are among the inputs
+}
+
+// launch returns the attention [B, 1, n·H·D] and the next tail, or nil if the kernel cannot compute this.
+func (c TokenCache) launch(t tokenLaunch) []*Array {
 	warps := 32
-	if d > 128 || device.Backend() == BackendMetal { // threadgroup memory, and see modulatedNormKernel
+	if t.d > 128 || device.Backend() == BackendMetal { // threadgroup memory, and see modulatedNormKernel
 		warps = 16
 	}
-	fits := d == 32 || d == 64 || d == 128 || d == 256
-	if !fits || !tokenAttentionKernel.usable(q, k, v, c.Keys, c.Values, c.Tail) {
-		return c.graph(q, k, v, scale)
+	arrays := []*Array{c.Keys, c.Values, c.Tail}
+	for _, in := range t.in {
+		arrays = append(arrays, in.array)
 	}
-	out := tokenAttentionKernel.apply(launch{
-		constants: []constant{{"T", q.Dtype()}, {"D", d}, {"TAIL", TailTokens}, {"WARPS", warps}},
-		inputs: []input{{"queries", q}, {"new_keys", k}, {"new_values", v}, {"past_keys", c.Keys}, {"past_values", c.Values},
-			{"tail", c.Tail}, {"position", c.Position}},
-		outputs: []output{{"out", q.Dtype(), q.Shape()}, {"next", q.Dtype(), c.Tail.Shape()}},
-		ints:    []parameter[int]{{"group", heads / k.Dim(1)}, {"rows", rows}, {"capacity", c.Keys.Dim(2)}},
-		floats:  []parameter[float32]{{"scale", scale}},
-		blocks:  q.Dim(0) * heads, threads: 32 * warps,
-	})
-	return out[0], out[1]
+	fits := t.d == 32 || t.d == 64 || t.d == 128 || t.d == 256
+	if !fits || !tokenAttentionKernel.usable(arrays...) {
+		return nil
+	}
+	dtype, group := c.Tail.Dtype(), t.heads/t.keys
+	l := launch{
+		constants: []constant{{"T", dtype}, {"D", t.d}, {"TAIL", TailTokens}, {"WARPS", warps}, {"PROJECTED", t.rope.Cos != nil},
+			{"NORM", len(t.in) > 1}},
+		inputs:  append(t.in, input{"past_keys", c.Keys}, input{"past_values", c.Values}, input{"tail", c.Tail}, input{"position", c.Position}),
+		outputs: []output{{"out", dtype, []int{t.batch, 1, t.heads * t.d}}, {"next", dtype, c.Tail.Shape()}},
+		ints:    []parameter[int]{{"heads", t.heads}, {"group", group}, {"rows", t.batch * t.keys}, {"capacity", c.Keys.Dim(2)}},
+		floats:  []parameter[float32]{{"scale", float32(1 / math.Sqrt(float64(t.d)))}, {"eps", t.eps}},
+		blocks:  t.batch * t.heads, threads: 32 * warps,
+	}
+	if t.rope.Cos != nil {
+		l.inputs = append(l.inputs, input{"cosines", t.rope.Cos}, input{"sines", t.rope.Sin})
+	}
+	return tokenAttentionKernel.apply(l)
 }
 
 func (c TokenCache) graph(q, k, v *Array, scale float32) (y, tail *Array) {
@@ -61,4 +105,12 @@ func (c TokenCache) graph(q, k, v *Array, scale float32) (y, tail *Array) {
 	y = Attention(q, Concat(2, c.Keys, halves[0].Squeeze(0)), Concat(2, c.Values, halves[1].Squeeze(0)), scale,
 		seen.Reshape(1, 1, 1, capacity+TailTokens))
 	return y, tail
+}
+
+// projectedGraph is AttendProjected; round is called with the rotated heads.
+func (c TokenCache) projectedGraph(qk QK, rope RopeTable, round func(*Array) *Array) (y, tail *Array) {
+	q, k := normRopeGraph(QK{}, qk, rope)
+	first := func(x *Array) *Array { return x.Transpose(0, 2, 1, 3) }
+	y, tail = c.graph(first(round(q)), first(round(k)), first(joinValues(QK{}, qk, k.Dim(2))), float32(1/math.Sqrt(float64(q.Dim(3)))))
+	return first(y).Reshape(y.Dim(0), 1, -1), tail
 }

@@ -358,11 +358,13 @@ func (a *qwen3Attention) Forward(x *mlx.Array, p *pass) *mlx.Array {
 
 // attend is Forward for the projections of x.
 func (a *qwen3Attention) attend(qkv []mlx.Columns, p *pass) *mlx.Array {
+	if y := a.attendProjected(qkv, p); y != nil {
+		return a.OProj.ForwardWide(y, p.dtype)
+	}
 	in := a.project(qkv, p.rope)
 	var y *mlx.Array
 	if p.position != nil {
-		cache := &p.cache.layers[a.layer]
-		y, cache[2] = mlx.TokenCache{Keys: cache[0], Values: cache[1], Tail: cache[2], Position: p.position}.Attend(in.q, in.k, in.v)
+		y, p.cache.layers[a.layer][2] = p.tokenCache(a.layer).Attend(in.q, in.k, in.v)
 	} else {
 		y = a.Attend(p.attention(a.layer), in.q, in.k, in.v)
 	}
@@ -372,12 +374,33 @@ func (a *qwen3Attention) attend(qkv []mlx.Columns, p *pass) *mlx.Array {
 	return a.OProj.ForwardWide(y, p.dtype)
 }
 
+// attendProjected is the attention [B, 1, H·D] of a step, nil if there is no kernel that norms and rotates too.
+func (a *qwen3Attention) attendProjected(qkv []mlx.Columns, p *pass) *mlx.Array {
+	if p.position == nil || a.gated {
+		return nil
+	}
+	y, tail := p.tokenCache(a.layer).AttendProjected(a.plain(qkv), a.heads, mlx.RopeTable{Cos: p.rope.Cos, Sin: p.rope.Sin, Layout: mlx.RopeHalves})
+	if y != nil {
+		p.cache.layers[a.layer][2] = tail
+	}
+	return y
+}
+
+// plain describes queries and keys for kernels.
+func (a *qwen3Attention) plain(qkv []mlx.Columns) mlx.QK {
+	qk, dtype := mlx.QK{Q: qkv[0], K: qkv[1]}, qkv[0].X.Dtype()
+	if a.QNorm != nil {
+		q, k := a.QNorm.Plain(dtype, nil, nil), a.KNorm.Plain(dtype, nil, nil)
+		qk.NormQ, qk.NormK, qk.Eps = q.Weight, k.Weight, q.Eps
+	}
+	return qk
+}
+
 // A projected has rotated queries and keys, and values [B, H, L, D], and the gate of the output, which may
 // be nil.
 type projected struct{ q, k, v, gate *mlx.Array }
 
 func (a *qwen3Attention) project(columns []mlx.Columns, rope nn.Rope) (in projected) {
-	dtype := columns[0].X.Dtype()
 	in.v = nn.Heads(columns[2].Array(), a.kvHeads)
 	modules := func() []*mlx.Array {
 		q, k := nn.SplitHeads(columns[0].Array(), a.heads), nn.SplitHeads(columns[1].Array(), a.kvHeads)
@@ -392,12 +415,7 @@ func (a *qwen3Attention) project(columns []mlx.Columns, rope nn.Rope) (in projec
 		return []*mlx.Array{q, k}
 	}
 	fused := func() []*mlx.Array {
-		qk := mlx.QK{Q: columns[0], K: columns[1]}
-		if a.QNorm != nil {
-			q, k := a.QNorm.Plain(dtype, nil, nil), a.KNorm.Plain(dtype, nil, nil)
-			qk.NormQ, qk.NormK, qk.Eps = q.Weight, k.Weight, q.Eps
-		}
-		q, k := mlx.NormRope(mlx.QK{}, qk, a.heads, mlx.RopeTable{Cos: rope.Cos, Sin: rope.Sin, Layout: mlx.RopeHalves})
+		q, k := mlx.NormRope(mlx.QK{}, a.plain(columns), a.heads, mlx.RopeTable{Cos: rope.Cos, Sin: rope.Sin, Layout: mlx.RopeHalves})
 		return []*mlx.Array{q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3)}
 	}
 	if a.gated { // the rotation is partial, and the norms' factors would be rounded

@@ -102,3 +102,9 @@ func (l *qwen3Layer) qkv(x, more *mlx.Array) (sum *mlx.Array, columns []mlx.Colu
 	}
 	return l.SelfAttn.QKV.Row(l.InputLayerNorm, x, more, false)
 }
+
+// tokenCache returns a layer's cache in a step.
+func (p *pass) tokenCache(layer int) mlx.TokenCache {
+	c := p.cache.layers[layer]
+	return mlx.TokenCache{Keys: c[0], Values: c[1], Tail: c[2], Position: p.position}
+}
