@@ -98,20 +98,21 @@ clients: setup ## test the server with openai-python, openai-node, and its page 
 # By chance, by another seed each time, what .ci/run repeats with fixed ones, and what takes long.
 NIGHTLY_SEED := $(strip $(shell od -An -N4 -tu4 /dev/urandom))
 NIGHTLY = tests matrix faults launch parity fuzz race
+# RUN chooses tests of matrix, faults and launch, as -run does: RUN=TestMatrix/rows/krea/Krea-2-Raw
 nightly: $(NIGHTLY:%=nightly-%) ## all of these, with random seeds (NIGHTLY_SEED=N repeats a run; make -k goes on after a failure)
 
 nightly-tests: setup ## run vet and all tests, the long ones too
 	$(MAKE) test TEST=
 
 nightly-matrix: setup ## run every surface for every published model, small, and refine with every family
-	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "TestMatrix|TestRefineFamilies" -v -timeout 2h
+	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "$(or $(RUN),TestMatrix|TestRefineFamilies)" -v -timeout 2h
 
 nightly-faults: setup ## plant every fault in code, and split everything over processes
 	GOMFLUX_FAULTS=all go test ./parity ./transformer ./vae ./models ./cmd/gomflux \
-		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestSplitStages|TestGroup$$|TestAssistantProtocol" -v -timeout 2h
+		-run "$(or $(RUN),TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestSplitStages|TestGroup$$|TestAssistantProtocol)" -v -timeout 2h
 
 nightly-launch: setup ## kill, stop, slow down and unplug ranks at random moments
-	GOMFLUX_FAULTS=all GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) go test ./cmd/gomflux -run TestLaunchFaults -v -parallel 4 -timeout 2h
+	GOMFLUX_FAULTS=all GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) go test ./cmd/gomflux -run "$(or $(RUN),TestLaunchFaults)" -v -parallel 4 -timeout 2h
 
 nightly-parity: ## compare two random models of each family with diffusers
 	$(MAKE) parity PARITY_SEED=$(NIGHTLY_SEED)
