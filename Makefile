@@ -10,7 +10,7 @@ endif
 export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: ## fetch MLX and build mlx-c and the tokenizers into .setup (MLX_BACKEND=cuda13 adds CUDA)
 	@$(SETUP)
@@ -97,15 +97,30 @@ clients: setup ## test the server with openai-python, openai-node, and its page 
 
 # By chance, by another seed each time, what .ci/run repeats with fixed ones, and what takes long.
 NIGHTLY_SEED := $(strip $(shell od -An -N4 -tu4 /dev/urandom))
-nightly: build ## run with random seeds what CI runs with fixed ones, and what it leaves out: all of parity, fuzz, race
-	@echo "NIGHTLY_SEED=$(NIGHTLY_SEED) repeats this run"
+NIGHTLY = tests matrix faults launch parity fuzz race
+# RUN chooses tests of matrix, faults and launch, as -run does: RUN=TestMatrix/rows/krea/Krea-2-Raw
+nightly: $(NIGHTLY:%=nightly-%) ## all of these, with random seeds (NIGHTLY_SEED=N repeats a run; make -k goes on after a failure)
+
+nightly-tests: setup ## run vet and all tests, the long ones too
 	$(MAKE) test TEST=
-	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "TestMatrix|TestRefineFamilies" -v -timeout 2h
+
+nightly-matrix: setup ## run every surface for every published model, small, and refine with every family
+	GOMFLUX_MATRIX=all go test . ./cmd/gomflux -run "$(or $(RUN),TestMatrix|TestRefineFamilies)" -v -timeout 2h
+
+nightly-faults: setup ## plant every fault in code, and split everything over processes
 	GOMFLUX_FAULTS=all go test ./parity ./transformer ./vae ./models ./cmd/gomflux \
-		-run "TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestSplitStages|TestGroup$$|TestAssistantProtocol" -v -timeout 2h
-	GOMFLUX_FAULTS=all GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) go test ./cmd/gomflux -run TestLaunchFaults -v -parallel 4 -timeout 2h
+		-run "$(or $(RUN),TestCodeFaults|TestSplitGoldens|TestSplitSequence|TestSplitStages|TestGroup$$|TestAssistantProtocol)" -v -timeout 2h
+
+nightly-launch: setup ## kill, stop, slow down and unplug ranks at random moments
+	GOMFLUX_FAULTS=all GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) go test ./cmd/gomflux -run "$(or $(RUN),TestLaunchFaults)" -v -parallel 4 -timeout 2h
+
+nightly-parity: ## compare two random models of each family with diffusers
 	$(MAKE) parity PARITY_SEED=$(NIGHTLY_SEED)
+
+nightly-fuzz: ## run every fuzz target
 	$(MAKE) fuzz
+
+nightly-race: ## run the race detector with random moments
 	GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) $(MAKE) race
 
 newcomer: setup ## the first hour of a user, from the build to twenty pictures and what goes wrong
@@ -114,4 +129,4 @@ newcomer: setup ## the first hour of a user, from the build to twenty pictures a
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score score-inpaint parity mflux hub clients newcomer nightly clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score score-inpaint parity mflux hub clients newcomer nightly $(NIGHTLY:%=nightly-%) clean

@@ -147,6 +147,12 @@ func play(args []string) int {
 		case "file":
 			text, err := os.ReadFile(os.Getenv(value))
 			fmt.Printf("%s: %s %v\n", value, text, err)
+		case "mark": // one file for each start
+			os.WriteFile(value+os.Getenv(rank.EnvDone), nil, 0o666)
+		case "await":
+			for _, err := os.Stat(value); err != nil; _, err = os.Stat(value) {
+				time.Sleep(20 * time.Millisecond)
+			}
 		case "resumable":
 			rank.Resumable(true)
 		case "done":
