@@ -61,7 +61,7 @@ type unpacker struct {
 
 func (r *Reader) newUnpacker(p *Packing) (*unpacker, error) {
 	u := &unpacker{Packing: p, file: r.files[p.Weight.File], width: p.Weight.Shape[1], global: 1}
-	data, err := r.all(p.Scale)
+	data, err := r.Bytes(p.Scale)
 	if err != nil {
 		return u, err
 	}
@@ -78,15 +78,15 @@ func (r *Reader) newUnpacker(p *Packing) (*unpacker, error) {
 		decode(p.Scale.Dtype, u.scales, data)
 	}
 	if p.Global != nil {
-		if data, err = r.all(*p.Global); err == nil {
+		if data, err = r.Bytes(*p.Global); err == nil {
 			u.global = math.Float32frombits(binary.LittleEndian.Uint32(data))
 		}
 	}
 	return u, err
 }
 
-// all reads the bytes of a tensor.
-func (r *Reader) all(t Tensor) ([]byte, error) {
+// Bytes reads the bytes of a tensor as they are stored.
+func (r *Reader) Bytes(t Tensor) ([]byte, error) {
 	f := r.files[t.File]
 	data := make([]byte, t.End-t.Begin)
 	return data, readAt(f, data, f.data+t.Begin)
