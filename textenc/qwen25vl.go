@@ -194,7 +194,13 @@ func (m *Qwen25VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Ar
 	if m.Visual != nil {
 		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype), nil }
 	}
-	return m.LanguageModel.states(ids, images, p, &m.Module, m.Config.imageTokens(), see)[m.Config.Text.NumHiddenLayers]
+	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
+	y := m.LanguageModel.Forward(in, p)[m.Config.Text.NumHiddenLayers]
+	if !m.Observed() {
+		return y
+	}
+	pixels, grids := in.tapped()
+	return m.Tap(y, in.ids, pixels, grids)
 }
 
 // newQwen25VLLayer declares Qwen2_5_VLDecoderLayer.

@@ -208,5 +208,11 @@ func (m *Qwen3VL) states(ids *mlx.Array, images []VisionInput, p *pass) map[int]
 	if m.Visual != nil {
 		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype) }
 	}
-	return m.LanguageModel.states(ids, images, p, &m.Module, m.Config.imageTokens(), see)
+	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
+	states := m.LanguageModel.Forward(in, p)
+	if last, ok := m.LanguageModel.last(); ok && m.Observed() {
+		pixels, grids := in.tapped()
+		states[last] = m.Tap(states[last], in.ids, pixels, grids)
+	}
+	return states
 }

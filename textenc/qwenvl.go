@@ -295,18 +295,6 @@ func newQwenVLText(c Qwen3Config, rotary func([][]int) nn.Rope, hiddenStates []i
 
 func (m *qwenVLText) begin(p *pass) { p.rope = m.rotary(p.positions(3)).Batched(p.tokens) }
 
-// states returns hidden states of ids [B, T] by their numbers. whole is the model with the vision encoder, which is see, or nil.
-func (m *qwenVLText) states(ids *mlx.Array, images []VisionInput, p *pass, whole *nn.Module, tokens imageTokens, see visionEncoder,
-) map[int]*mlx.Array {
-	in := tokens.input(m.EmbedTokens, ids, images, p, see)
-	states := m.Forward(in, p)
-	if last, ok := m.last(); ok && whole.Observed() {
-		pixels, grids := in.tapped()
-		states[last] = whole.Tap(states[last], in.ids, pixels, grids)
-	}
-	return states
-}
-
 // Forward returns hidden states by their numbers. If there are images, the reference gets the
 // positions too.
 func (m *qwenVLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
