@@ -59,7 +59,8 @@ func TestLoaded(t *testing.T) {
 			one.Components[0].Parameters[0].SHA256 != one.Components[0].Parameters[0].Again {
 			t.Errorf("the vae alone: not run: %v, %d components", one.NotRun, len(one.Components))
 		}
-		if _, err := Loaded(folder, "unet", models.LoadOptions{}); err == nil || !strings.Contains(err.Error(), "text_encoder, transformer, vae") {
+		_, err = Loaded(folder, "unet", models.LoadOptions{})
+		if err == nil || !strings.Contains(err.Error(), "text_encoder, transformer, vae") {
 			t.Errorf("unet: %v", err)
 		}
 	})
