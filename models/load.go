@@ -447,14 +447,9 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 		family.Adapt(x.Class, v)
 	}
 	a.setVAE(v, c, l)
-	ck, err := c.Open(fsys)
-	if err != nil {
-		return nil, err
-	}
-	defer ck.Close()
 	complete := false
 	defer closeUnless(&complete, a.close)
-	if err := l.Load(c, ck); err != nil {
+	if err := l.LoadFiles(c); err != nil {
 		return nil, err
 	}
 	complete = true

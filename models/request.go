@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"image"
@@ -70,28 +71,22 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if err := p.checkSize(r); err != nil {
 		return err
 	}
-	if r.Steps < 1 {
+	switch {
+	case r.Steps < 1:
 		return errs.Requestf("steps %d: must be at least 1 (the model's default is %d)", r.Steps, p.Defaults.Steps)
-	}
-	if r.Steps > picture.MaxCount {
+	case r.Steps > picture.MaxCount:
 		return errs.Requestf("steps %d: must be at most %d", r.Steps, picture.MaxCount)
 	}
 	if err := r.checkSigmas(); err != nil {
 		return err
 	}
-	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
+	if !(r.Guidance >= 0) || math.IsInf(r.Guidance, 0) {
 		return errs.Requestf("guidance %g: must be a number, 0 or more (the model's default is %g)", r.Guidance, p.Defaults.Guidance)
 	}
 	if _, err := p.family.Guidance(r.guidance()); err != nil {
 		return errs.Request(err)
 	}
-	if err := p.checkCFG(&r); err != nil {
-		return err
-	}
-	if err := p.checkGuidanceInterval(&r); err != nil {
-		return err
-	}
-	if err := r.checkStepCache(); err != nil {
+	if err := cmp.Or(p.checkCFG(&r), p.checkGuidanceInterval(&r), r.checkStepCache()); err != nil {
 		return err
 	}
 	if r.Scheduler != "" {
@@ -105,10 +100,7 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > picture.MaxCount {
 		return errs.Requestf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
 	}
-	if err := p.checkBackground(&r); err != nil {
-		return err
-	}
-	if err := p.checkLayers(&r); err != nil {
+	if err := cmp.Or(p.checkBackground(&r), p.checkLayers(&r)); err != nil {
 		return err
 	}
 	if err := p.checkInpaint(&r); err != nil {
@@ -118,10 +110,7 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if r.showsInpainted {
 		inpainted = 1
 	}
-	if err := p.checkReferences(r.References, inpainted); err != nil {
-		return err
-	}
-	return r.checkImage()
+	return cmp.Or(p.checkReferences(r.References, inpainted), r.checkImage())
 }
 
 func (r *Request) guidance() family.Guidance {

@@ -36,15 +36,10 @@ func loadSeedVR2(fsys fs.FS, m *upscaler.SeedVR2, a *Autoencoder, l *component.L
 		return nil, errs.Requestf("the autoencoder has latents of %d channels and 1/%d of the size, expected %d and 1/8",
 			v.LatentChannels(), v.ScaleFactor(), want)
 	}
-	ck, err := c.Open(fsys)
-	if err != nil {
-		return nil, err
-	}
-	defer ck.Close()
 	a.setVAE(v, c, l)
 	m.VAE, m.Points = v, &a.points
 	r := &restorer{m, a}
-	if err := l.Load(c, ck); err != nil {
+	if err := l.LoadFiles(c); err != nil {
 		return r, err
 	}
 	m.Text, err = readPrompt(fsys, m.Transformer.Config.TxtInDim)

@@ -13,42 +13,6 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 )
 
-// A budget is a number of bytes that requests share.
-type budget struct {
-	mu    sync.Mutex
-	free  int64
-	given chan struct{} // closed when bytes are given back
-}
-
-func newBudget(n int64) *budget { return &budget{free: n, given: make(chan struct{})} }
-
-// take waits until n bytes are free.
-func (b *budget) take(ctx context.Context, n int64) error {
-	for {
-		b.mu.Lock()
-		if b.free >= n {
-			b.free -= n
-			b.mu.Unlock()
-			return nil
-		}
-		given := b.given
-		b.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-given:
-		}
-	}
-}
-
-func (b *budget) give(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.free += n
-	close(b.given)
-	b.given = make(chan struct{})
-}
-
 var errSlow = errors.New("the request's body arrives too slowly")
 
 // A body is the body of a request, bounded in size and time.
@@ -79,12 +43,12 @@ func (s *Server) openBody(w http.ResponseWriter, r *http.Request) (b *body, stat
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.timing.room)
 	defer cancel()
-	if s.bodies.take(ctx, size) != nil {
+	if s.bodies.Acquire(ctx, size) != nil {
 		return nil, http.StatusServiceUnavailable, "too many requests are being read (try again in a few seconds)"
 	}
 	return &body{
 		ReadCloser: http.MaxBytesReader(w, r.Body, s.MaxBody), control: http.NewResponseController(w), timing: &s.timing,
-		largest: s.MaxBody, began: time.Now(), release: sync.OnceFunc(func() { s.bodies.give(size) }),
+		largest: s.MaxBody, began: time.Now(), release: sync.OnceFunc(func() { s.bodies.Release(size) }),
 	}, 0, ""
 }
 

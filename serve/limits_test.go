@@ -2,9 +2,7 @@ package serve
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/serve/api"
@@ -56,8 +56,8 @@ func TestBodySize(t *testing.T) {
 			t.Errorf("%v: status %d, %s", test, resp.StatusCode, text)
 		}
 	}
-	if s.bodies.free != bodiesAtOnce*1000 {
-		t.Errorf("%d bytes are free", s.bodies.free)
+	if !s.bodies.TryAcquire(bodiesAtOnce * 1000) {
+		t.Error("not all bytes are free")
 	}
 }
 
@@ -183,34 +183,12 @@ func TestGone(t *testing.T) {
 	}
 }
 
-func TestBudget(t *testing.T) {
-	b := newBudget(10)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if b.take(ctx, 6) != nil || b.take(ctx, 4) != nil {
-		t.Fatal("bytes were free")
-	}
-	if err := b.take(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("no byte was free: %v", err)
-	}
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() {
-			if err := b.take(t.Context(), 6); err != nil {
-				t.Error(err)
-			}
-			b.give(6)
-		})
-	}
-	b.give(10)
-	all.Wait()
-	if b.free != 10 {
-		t.Errorf("%d bytes are free", b.free)
-	}
+// TestNoRoom: a body for which there is no room is refused after a while.
+func TestNoRoom(t *testing.T) {
 	s, _, _ := newTest(t, nil)
 	s.timing.room = 10 * time.Millisecond
 	reader(s)
-	s.bodies.take(t.Context(), s.bodies.free)
+	s.bodies = semaphore.NewWeighted(0)
 	if w := ask(s, "POST", "/read", strings.NewReader("x")); w.Code != 503 || w.Header().Get("Retry-After") == "" {
 		t.Errorf("no room for a body: status %d", w.Code)
 	}
@@ -344,7 +322,7 @@ func TestManyClients(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	if s.bodies.free != bodiesAtOnce*1000 {
-		t.Errorf("%d bytes are free", s.bodies.free)
+	if !s.bodies.TryAcquire(bodiesAtOnce * 1000) {
+		t.Error("not all bytes are free")
 	}
 }

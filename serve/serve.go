@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/gallery"
 	"github.com/gomflux/gomflux/serve/pulls"
@@ -71,8 +73,8 @@ type Server struct {
 	origins  *http.CrossOriginProtection
 	readers  []string // Config.AllowedOrigins as browsers write them
 	timing   timing
-	bodies   *budget
-	most     int // connections
+	bodies   *semaphore.Weighted // bytes of the bodies that are read
+	most     int                 // connections
 	waiting  waiting
 	wrong    wrongTokens
 	revoked  revoked
@@ -111,7 +113,7 @@ const bodiesAtOnce = 4
 func New(c Config) *Server {
 	s := &Server{
 		Config: c, hosts: map[string]bool{}, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
-		timing: usualTiming, bodies: newBudget(bodiesAtOnce * c.MaxBody), most: maxConnections, started: time.Now(),
+		timing: usualTiming, bodies: semaphore.NewWeighted(bodiesAtOnce * c.MaxBody), most: maxConnections, started: time.Now(),
 	}
 	host, _, err := net.SplitHostPort(c.Address)
 	if err != nil {

@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
@@ -581,9 +583,9 @@ func TestErrorShapes(t *testing.T) {
 		{503, "x", "x", token, "busy", "", "too many requests are being read"},
 		{500, "panic", "", token, "failed", "", "internal error (request "},
 	} {
-		s.bodies.free = bodiesAtOnce * 1000
+		s.bodies = semaphore.NewWeighted(bodiesAtOnce * 1000)
 		if test.status == 503 {
-			s.bodies.free = 0
+			s.bodies = semaphore.NewWeighted(0)
 		}
 		for _, api := range apis {
 			w := ask(s, "POST", "/"+api+"/"+test.path, strings.NewReader(test.body), test.headers...)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -80,24 +79,6 @@ func (c *MistralConfig) Validate() error {
 	return c.Qwen3Config.Validate()
 }
 
-// begin sets what a pass needs of the positions of its tokens.
-func (c *MistralConfig) begin(p *pass) {
-	positions := p.positions(1)
-	p.rope = c.rope(positions).Batched(p.tokens)
-	r := c.ropeParameters()
-	if c.ModelType != ministral3 || r.Llama4Beta == 0 || r.Original < 1 {
-		return
-	}
-	factors, grow := make([]float32, len(positions)), false
-	for i, at := range positions {
-		turns := at[0] / r.Original
-		factors[i], grow = float32(1+r.Llama4Beta*math.Log(float64(1+turns))), grow || turns > 0
-	}
-	if grow {
-		p.queries = mlx.FromFloat32(factors, len(positions)/p.tokens, 1, p.tokens, 1)
-	}
-}
-
 // Validate returns an error if the language model cannot be run with the config.
 func (c *Mistral3Config) Validate() error {
 	if err := c.Text.Validate(); err != nil {
@@ -110,42 +91,22 @@ func (c *Mistral3Config) Validate() error {
 // a text encoder that returns hidden states of some of its layers.
 type Mistral3 struct {
 	nn.Module     `in:"input_ids"`
-	LanguageModel *mistralModel `w:"language_model"`
+	LanguageModel *Qwen3 `w:"language_model"` // MistralModel or Ministral3Model, whose layers are Qwen3's without norms of heads
 
 	Config       Mistral3Config
 	HiddenStates []int
 	Dtype        mlx.Dtype // in which it computes
 }
 
-// mistralModel is MistralModel or Ministral3Model, whose layers are Qwen3's without norms of heads.
-type mistralModel struct {
-	nn.Module    `in:"input_ids"`
-	qwen3Decoder `w:"."`
-
-	config MistralConfig
-	dtype  mlx.Dtype
+func newMistralModel(c MistralConfig, hiddenStates []int, dtype mlx.Dtype) *Qwen3 {
+	m := &Qwen3{Config: c.Qwen3Config, HiddenStates: hiddenStates, Dtype: dtype, scaled: c.ModelType == ministral3}
+	m.qwen3Decoder = newQwen3Decoder(c.Qwen3Config, hiddenStates, newMistralLayer)
+	return m
 }
-
-func newMistralModel(c MistralConfig, hiddenStates []int, dtype mlx.Dtype) *mistralModel {
-	return &mistralModel{qwen3Decoder: newQwen3Decoder(c.Qwen3Config, hiddenStates, newMistralLayer), config: c, dtype: dtype}
-}
-
-func (m *mistralModel) begin(p *pass) { m.config.begin(p) }
 
 // NewMinistral3ForCausalLM declares the model with its head.
 func NewMinistral3ForCausalLM(c MistralConfig, dtype mlx.Dtype) *CausalLM {
 	return newCausalLM(newMistralModel(c, []int{c.NumHiddenLayers}, dtype), c.TieWordEmbeddings, nil, dtype)
-}
-
-// Unused returns patterns of the checkpoint's tensors that are not needed.
-func (m *mistralModel) Unused() []string {
-	return append([]string{"lm_head.weight"}, m.unused("", m.config.NumHiddenLayers)...)
-}
-
-func (m *mistralModel) hidden(ids *mlx.Array, _ []VisionInput, p *pass) *mlx.Array {
-	p.check(ids, m.EmbedTokens.Len())
-	m.begin(p)
-	return m.Tap(m.run(m.EmbedTokens.Gather(ids, m.dtype), nil, p)[m.config.NumHiddenLayers], ids)
 }
 
 // NewMistral3 declares the model of a validated config that returns some of transformers' hidden_states, as
@@ -203,9 +164,7 @@ func (m *Mistral3) Forward(ids []int32, first, end int) *mlx.Array {
 	if first < 0 || first >= end || end > len(ids) {
 		mlx.Throw(errors.New("no token ids for Mistral 3 that are no padding"))
 	}
-	text := m.LanguageModel
 	p := newPass(nil, 1, len(ids), m.Dtype)
 	p.valid, p.padding = end, first
-	m.Config.Text.begin(p)
-	return besides(text.run(text.EmbedTokens.Forward(ids, m.Dtype), nil, p), m.HiddenStates)
+	return besides(m.LanguageModel.states(m.LanguageModel.EmbedTokens.Forward(ids, m.Dtype), p), m.HiddenStates)
 }

@@ -71,13 +71,7 @@ func (c *Qwen25VLConfig) Validate() error {
 	if err := c.Text.Validate(); err != nil {
 		return err
 	}
-	if err := c.Vision.validate(); err != nil {
-		return fmt.Errorf("vision_config: %w", err)
-	}
-	if c.Vision.OutHiddenSize != c.Text.HiddenSize {
-		return fmt.Errorf("vision_config: out_hidden_size %d must be hidden_size %d", c.Vision.OutHiddenSize, c.Text.HiddenSize)
-	}
-	return nil
+	return validateVision(&c.Vision, c.Vision.OutHiddenSize, c.Text.HiddenSize)
 }
 
 // Validate returns an error if the language model cannot be run with the config.
@@ -140,7 +134,7 @@ func (c *Qwen25VLConfig) imageTokens() imageTokens {
 type Qwen25VL struct {
 	nn.Module     `in:"input_ids pixel_values image_grid_thw"`
 	Visual        *qwen25VLVision `w:"visual"` // nil without a vision encoder
-	LanguageModel *qwen25VLText   `w:"language_model"`
+	LanguageModel *qwenVLText     `w:"language_model"`
 
 	Config Qwen25VLConfig
 	Dtype  mlx.Dtype // in which it computes
@@ -154,7 +148,10 @@ type Qwen25VL struct {
 // model.language_model.layers, and the vision encoder's as visual or model.visual:
 // load it with the prefix "model.".
 func NewQwen25VL(c Qwen25VLConfig, vision bool, dtype mlx.Dtype) *Qwen25VL {
-	m := &Qwen25VL{LanguageModel: newQwen25VLText(c.Text), Config: c, Dtype: dtype}
+	rope := c.Text.rope()
+	rotary := func(positions [][]int) nn.Rope { return nn.NewMRope(positions, rope.MRopeSection, *rope.RopeTheta) }
+	text := newQwenVLText(c.Text.layers(), rotary, []int{c.Text.NumHiddenLayers}, newQwen25VLLayer)
+	m := &Qwen25VL{LanguageModel: text, Config: c, Dtype: dtype}
 	if vision {
 		m.Visual = newQwen25VLVision(c.Vision)
 	}
@@ -173,7 +170,7 @@ func NewQwen25VLForConditionalGeneration(c Qwen25VLConfig, vision bool, dtype ml
 
 func (m *Qwen25VL) decoder() *qwen3Decoder { return m.LanguageModel.decoder() }
 
-func (m *Qwen25VL) begin(p *pass) { p.rope = m.LanguageModel.rotary(p.positions(3)).Batched(p.tokens) }
+func (m *Qwen25VL) begin(p *pass) { m.LanguageModel.begin(p) }
 
 // Unused returns patterns of tensors that a checkpoint may have and that are not needed.
 func (m *Qwen25VL) Unused() []string {
@@ -193,42 +190,17 @@ func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
 }
 
 func (m *Qwen25VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array {
-	var see func([]VisionInput) (*mlx.Array, []*mlx.Array)
+	var see visionEncoder
 	if m.Visual != nil {
 		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype), nil }
 	}
 	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
-	y := m.LanguageModel.Forward(in, p)
+	y := m.LanguageModel.Forward(in, p)[m.Config.Text.NumHiddenLayers]
 	if !m.Observed() {
 		return y
 	}
 	pixels, grids := in.tapped()
 	return m.Tap(y, in.ids, pixels, grids)
-}
-
-// qwen25VLText is Qwen2_5_VLTextModel.
-type qwen25VLText struct {
-	nn.Module    `in:"inputs_embeds position_ids"`
-	qwen3Decoder `w:"."`
-	RotaryEmb    *rotaryEmbedding `w:"rotary_emb"`
-
-	rope qwenVLRope
-}
-
-func newQwen25VLText(c Qwen25VLTextConfig) *qwen25VLText {
-	decoder := newQwen3Decoder(c.layers(), []int{c.NumHiddenLayers}, newQwen25VLLayer)
-	return &qwen25VLText{qwen3Decoder: decoder, RotaryEmb: &rotaryEmbedding{}, rope: c.rope()}
-}
-
-// Forward takes embeddings [B, T, hidden_size].
-func (m *qwen25VLText) Forward(in qwenVLInput, p *pass) *mlx.Array {
-	ids, passed := in.positionIDs()
-	p.rope = m.RotaryEmb.Forward(m.rotary(in.positions), p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
-	return m.Tap(m.run(in.embeds, nil, p)[len(m.Layers)], in.embeds, passed)
-}
-
-func (m *qwen25VLText) rotary(positions [][]int) nn.Rope {
-	return nn.NewMRope(positions, m.rope.MRopeSection, *m.rope.RopeTheta)
 }
 
 // newQwen25VLLayer declares Qwen2_5_VLDecoderLayer.

@@ -100,6 +100,8 @@ type Qwen3 struct {
 	Config       Qwen3Config
 	HiddenStates []int
 	Dtype        mlx.Dtype // in which it computes
+
+	scaled bool // of Ministral 3, whose queries grow with their positions
 }
 
 // LastBeforeNorm, as the number of a hidden state, stands for the output of the last layer
@@ -145,7 +147,13 @@ func (m *Qwen3) states(x *mlx.Array, p *pass) map[int]*mlx.Array {
 	return m.run(x, nil, p)
 }
 
-func (m *Qwen3) begin(p *pass) { p.rope = m.Config.rope(p.positions(1)).Batched(p.tokens) }
+func (m *Qwen3) begin(p *pass) {
+	positions := p.positions(1)
+	p.rope = m.Config.rope(positions).Batched(p.tokens)
+	if m.scaled {
+		p.queries = m.Config.ropeParameters().queryFactors(positions, p.tokens)
+	}
+}
 
 // NewQwen3ForCausalLM declares the model with its head. Its hidden states are also those that
 // [NewQwen3] would return.

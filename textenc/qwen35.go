@@ -158,7 +158,7 @@ func (c *Qwen35TextConfig) rotated() int {
 // encoder if vision is set, or Qwen3_5ForCausalLM, which is the same without it.
 func NewQwen35ForConditionalGeneration(c Qwen35Config, vision bool, dtype mlx.Dtype) *CausalLM {
 	vl := c.vl()
-	text := newQwen3VLText(vl.Text.layers(), c.Text.rope(), c.Text.rotated()/2, []int{c.Text.NumHiddenLayers}, c.Text.layer)
+	text := newQwenVLText(vl.Text.layers(), c.Text.rope().interleaved(c.Text.rotated()/2), []int{c.Text.NumHiddenLayers}, c.Text.layer)
 	text.Norm.Offset = 1
 	m := &Qwen3VL{LanguageModel: text, Config: vl, Dtype: dtype}
 	return newQwen3VLCausalLM(m, vision, c.TieWordEmbeddings || c.Text.TieWordEmbeddings)

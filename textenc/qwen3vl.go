@@ -50,13 +50,7 @@ func (c *Qwen3VLConfig) validateVision() error {
 	if c.Vision == nil {
 		return nil
 	}
-	if err := c.Vision.validate(); err != nil {
-		return fmt.Errorf("vision_config: %w", err)
-	}
-	if c.Vision.OutHiddenSize != c.Text.HiddenSize {
-		return fmt.Errorf("vision_config: out_hidden_size %d must be hidden_size %d", c.Vision.OutHiddenSize, c.Text.HiddenSize)
-	}
-	return nil
+	return validateVision(c.Vision, c.Vision.OutHiddenSize, c.Text.HiddenSize)
 }
 
 // ExpandImages repeats each image token in a tokenized prompt as often as its image has
@@ -120,7 +114,7 @@ func (c *Qwen3VLTextConfig) rope() qwenVLRope {
 type Qwen3VL struct {
 	nn.Module     `in:"input_ids pixel_values image_grid_thw"`
 	Visual        *qwen3VLVision `w:"visual"` // nil without a vision encoder
-	LanguageModel *qwen3VLText   `w:"language_model"`
+	LanguageModel *qwenVLText    `w:"language_model"`
 
 	Config       Qwen3VLConfig
 	HiddenStates []int
@@ -136,7 +130,7 @@ type Qwen3VL struct {
 // Checkpoints have the language model's tensors as language_model.layers or, in ComfyUI's
 // files, as layers, and all with or without a prefix: load it with the prefix "model.".
 func NewQwen3VL(c Qwen3VLConfig, hiddenStates []int, dtype mlx.Dtype) *Qwen3VL {
-	text := newQwen3VLText(c.Text.layers(), c.Text.rope(), c.Text.HeadDim/2, hiddenStates, newQwen3Layer)
+	text := newQwenVLText(c.Text.layers(), c.Text.rope().interleaved(c.Text.HeadDim/2), hiddenStates, newQwen3Layer)
 	m := &Qwen3VL{LanguageModel: text, Config: c, HiddenStates: hiddenStates, Dtype: dtype}
 	shortNames(m)
 	return m
@@ -165,7 +159,7 @@ func (m *Qwen3VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Arr
 
 func (m *Qwen3VL) decoder() *qwen3Decoder { return m.LanguageModel.decoder() }
 
-func (m *Qwen3VL) begin(p *pass) { p.rope = m.LanguageModel.rotary(p.positions(3)).Batched(p.tokens) }
+func (m *Qwen3VL) begin(p *pass) { m.LanguageModel.begin(p) }
 
 // WithVision adds the vision encoder, which the config must have, to a model that is not
 // loaded yet, and returns the model.
@@ -210,7 +204,7 @@ func (m *Qwen3VL) ForwardPadded(ids []int32, valid, position int) *mlx.Array {
 
 // states returns hidden states of ids [B, T] by their numbers.
 func (m *Qwen3VL) states(ids *mlx.Array, images []VisionInput, p *pass) map[int]*mlx.Array {
-	var see func([]VisionInput) (*mlx.Array, []*mlx.Array)
+	var see visionEncoder
 	if m.Visual != nil {
 		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype) }
 	}
@@ -221,51 +215,4 @@ func (m *Qwen3VL) states(ids *mlx.Array, images []VisionInput, p *pass) map[int]
 		states[last] = m.Tap(states[last], in.ids, pixels, grids)
 	}
 	return states
-}
-
-// qwen3VLText is Qwen3VLTextModel.
-type qwen3VLText struct {
-	nn.Module    `in:"inputs_embeds position_ids"`
-	qwen3Decoder `w:"."`
-	RotaryEmb    *rotaryEmbedding `w:"rotary_emb"`
-
-	rope qwenVLRope
-	half int // pairs of features of a head that are rotated
-	all  int // layers of the whole model
-}
-
-func newQwen3VLText(c Qwen3Config, rope qwenVLRope, half int, hiddenStates []int, layer func(Qwen3Config, int) *qwen3Layer) *qwen3VLText {
-	decoder := newQwen3Decoder(c, hiddenStates, layer)
-	return &qwen3VLText{qwen3Decoder: decoder, RotaryEmb: &rotaryEmbedding{}, rope: rope, half: half, all: c.NumHiddenLayers}
-}
-
-// Forward returns hidden states by their numbers. If there are images, the reference gets the
-// positions too.
-func (m *qwen3VLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
-	ids, passed := in.positionIDs()
-	p.rope = m.RotaryEmb.Forward(m.rotary(in.positions), p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
-	enter := func(layers int, x *mlx.Array) *mlx.Array {
-		if i := layers - 1; i >= 0 && i < len(in.deepstack) {
-			x = x.Add(in.added(in.deepstack[i]).AsType(x.Dtype()))
-		}
-		return x
-	}
-	states := m.run(in.embeds, enter, p)
-	if last, ok := m.last(); ok {
-		states[last] = m.Tap(states[last], in.embeds, passed)
-	}
-	return states
-}
-
-func (m *qwen3VLText) rotary(positions [][]int) nn.Rope {
-	return nn.NewInterleavedMRope(positions, [3]int(m.rope.MRopeSection), m.half, *m.rope.RopeTheta)
-}
-
-// last returns the number of the hidden state that the model itself returns in the reference,
-// if all layers run.
-func (m *qwen3VLText) last() (number int, ok bool) {
-	if m.Norm != nil {
-		return m.all, true
-	}
-	return LastBeforeNorm, len(m.Layers) == m.all
 }

@@ -33,6 +33,13 @@ func newQwenVLRope(scaling, parameters *qwenVLRope, theta *float64, otherwise fl
 	return r
 }
 
+// interleaved returns the rotary embedding of Qwen3-VL, which rotates so many pairs of a head's features.
+func (r qwenVLRope) interleaved(pairs int) func(positions [][]int) nn.Rope {
+	return func(positions [][]int) nn.Rope {
+		return nn.NewInterleavedMRope(positions, [3]int(r.MRopeSection), pairs, *r.RopeTheta)
+	}
+}
+
 // An ImageConfig is the config of a text encoder that sees images.
 type ImageConfig interface {
 	// ExpandImages repeats each image token in a tokenized prompt as often as its image has
@@ -83,9 +90,11 @@ type qwenVLInput struct {
 	isImage   func(token int) bool
 }
 
-// input returns the input for ids [B, T]. Without images, all ids are text. see is the vision encoder.
-func (t imageTokens) input(table *nn.Embedding, ids *mlx.Array, images []VisionInput, p *pass,
-	see func([]VisionInput) (features *mlx.Array, deepstack []*mlx.Array)) qwenVLInput {
+// A visionEncoder returns the features of images, and those that are added after the first layers.
+type visionEncoder func(images []VisionInput) (features *mlx.Array, deepstack []*mlx.Array)
+
+// input returns the input for ids [B, T]. Without images, all ids are text.
+func (t imageTokens) input(table *nn.Embedding, ids *mlx.Array, images []VisionInput, p *pass, see visionEncoder) qwenVLInput {
 	p.check(ids, table.Len())
 	in := qwenVLInput{ids: ids, embeds: table.Gather(ids, p.dtype)}
 	if len(images) == 0 {
@@ -267,4 +276,48 @@ func shortNames(model any) {
 			*p.Param = p.Or(short)
 		}
 	}
+}
+
+// qwenVLText is Qwen2_5_VLTextModel or Qwen3VLTextModel.
+type qwenVLText struct {
+	nn.Module    `in:"inputs_embeds position_ids"`
+	qwen3Decoder `w:"."`
+	RotaryEmb    *rotaryEmbedding `w:"rotary_emb"`
+
+	rotary func(positions [][]int) nn.Rope
+	all    int // layers of the whole model
+}
+
+func newQwenVLText(c Qwen3Config, rotary func([][]int) nn.Rope, hiddenStates []int, layer func(Qwen3Config, int) *qwen3Layer) *qwenVLText {
+	decoder := newQwen3Decoder(c, hiddenStates, layer)
+	return &qwenVLText{qwen3Decoder: decoder, RotaryEmb: &rotaryEmbedding{}, rotary: rotary, all: c.NumHiddenLayers}
+}
+
+func (m *qwenVLText) begin(p *pass) { p.rope = m.rotary(p.positions(3)).Batched(p.tokens) }
+
+// Forward returns hidden states by their numbers. If there are images, the reference gets the
+// positions too.
+func (m *qwenVLText) Forward(in qwenVLInput, p *pass) map[int]*mlx.Array {
+	ids, passed := in.positionIDs()
+	p.rope = m.RotaryEmb.Forward(m.rotary(in.positions), p.dtype, p.batch, in.embeds, ids).Batched(p.tokens)
+	enter := func(layers int, x *mlx.Array) *mlx.Array {
+		if i := layers - 1; i >= 0 && i < len(in.deepstack) {
+			x = x.Add(in.added(in.deepstack[i]).AsType(x.Dtype()))
+		}
+		return x
+	}
+	states := m.run(in.embeds, enter, p)
+	if last, ok := m.last(); ok {
+		states[last] = m.Tap(states[last], in.embeds, passed)
+	}
+	return states
+}
+
+// last returns the number of the hidden state that the model itself returns in the reference,
+// if all layers run.
+func (m *qwenVLText) last() (number int, ok bool) {
+	if m.Norm != nil {
+		return m.all, true
+	}
+	return LastBeforeNorm, len(m.Layers) == m.all
 }

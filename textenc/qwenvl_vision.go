@@ -52,6 +52,17 @@ func (c *visionConfig) validate(act string, rope qwenVLRope) error {
 	return nil
 }
 
+// validateVision returns an error for a config whose features have another width than the language model.
+func validateVision(c interface{ validate() error }, out, hidden int) error {
+	if err := c.validate(); err != nil {
+		return fmt.Errorf("vision_config: %w", err)
+	}
+	if out != hidden {
+		return fmt.Errorf("vision_config: out_hidden_size %d must be hidden_size %d", out, hidden)
+	}
+	return nil
+}
+
 func (c *visionConfig) patches() visionPatches {
 	return visionPatches{c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize}
 }

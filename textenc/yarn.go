@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
@@ -88,4 +90,19 @@ func (r *ropeParameters) frequencies(size int, theta float64) []float32 {
 		frequencies[i] = 1/(float32(r.Factor)*period)*(1-keeps) + 1/period*keeps
 	}
 	return frequencies
+}
+
+// queryFactors returns what the queries of Ministral 3 are multiplied by, [rows, 1, tokens, 1], nil if that is 1 at all positions.
+func (r *ropeParameters) queryFactors(positions [][]int, tokens int) *mlx.Array {
+	if r.Llama4Beta == 0 || r.Original < 1 {
+		return nil
+	}
+	factors := make([]float32, len(positions))
+	for i, at := range positions {
+		factors[i] = float32(1 + r.Llama4Beta*math.Log(float64(1+at[0]/r.Original)))
+	}
+	if slices.Max(factors) == 1 {
+		return nil
+	}
+	return mlx.FromFloat32(factors, len(positions)/tokens, 1, tokens, 1)
 }

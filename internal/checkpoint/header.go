@@ -46,28 +46,14 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 		return nil, fmt.Errorf("not a safetensors file: expected at least 8 bytes, found %d", size)
 	}
 	var prefix [8]byte
-	if _, err := r.ReadAt(prefix[:], 0); err != nil {
-		return nil, fmt.Errorf("cannot read the header length: %w", oserr.NoEOF(err))
+	if err := readAt(r, prefix[:], 0); err != nil {
+		return nil, fmt.Errorf("cannot read the header length: %w", err)
 	}
-	length, err := headerLength(prefix[:], maxHeader)
+	h, err := readHeader(prefix[:], io.NewSectionReader(r, 8, size-8), maxHeader, size-8)
 	if err != nil {
 		return nil, err
 	}
-	if length > size-8 {
-		return nil, fmt.Errorf("header length is %d bytes, but only %d follow it: the file is damaged or truncated", length, size-8)
-	}
-	text := make([]byte, length)
-	if _, err := r.ReadAt(text, 8); err != nil && length > 0 {
-		return nil, fmt.Errorf("cannot read the header: %w", oserr.NoEOF(err))
-	}
-	h := &Header{DataOffset: 8 + length}
-	if err := h.parse(text); err != nil {
-		return nil, fmt.Errorf("header: %w", err)
-	}
-	if err := h.tile(size - h.DataOffset); err != nil {
-		return nil, err
-	}
-	return h, nil
+	return h, h.tile(size - h.DataOffset)
 }
 
 // ReadHeader reads and validates the header of a safetensors file that is part of a stream, whose
@@ -75,14 +61,30 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 // The error is io.EOF only if the stream ends before the file.
 func ReadHeader(r io.Reader, limit int64) (*Header, error) {
 	var prefix [8]byte
-	if n, err := io.ReadFull(r, prefix[:]); err == io.EOF && n == 0 {
+	if _, err := io.ReadFull(r, prefix[:]); err == io.EOF {
 		return nil, err
 	} else if err != nil {
 		return nil, fmt.Errorf("cannot read the header length: %w", err)
 	}
-	length, err := headerLength(prefix[:], min(limit, maxHeader))
+	h, err := readHeader(prefix[:], r, limit, math.MaxInt64)
 	if err != nil {
 		return nil, err
+	}
+	var size int64
+	for _, t := range h.Tensors {
+		size = max(size, t.End)
+	}
+	return h, h.tile(size)
+}
+
+// readHeader reads a header of at most limit bytes after the first 8, which so many bytes follow.
+func readHeader(prefix []byte, r io.Reader, limit, follow int64) (*Header, error) {
+	length, err := headerLength(prefix, min(limit, maxHeader))
+	if err != nil {
+		return nil, err
+	}
+	if length > follow {
+		return nil, fmt.Errorf("header length is %d bytes, but only %d follow it: the file is damaged or truncated", length, follow)
 	}
 	text := make([]byte, length)
 	if _, err := io.ReadFull(r, text); err != nil {
@@ -92,11 +94,7 @@ func ReadHeader(r io.Reader, limit int64) (*Header, error) {
 	if err := h.parse(text); err != nil {
 		return nil, fmt.Errorf("header: %w", err)
 	}
-	var size int64
-	for _, t := range h.Tensors {
-		size = max(size, t.End)
-	}
-	return h, h.tile(size)
+	return h, nil
 }
 
 // headerLength returns the length of a header, of a file's first 8 bytes.

@@ -4,13 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/quote"
 )
 
@@ -218,10 +216,7 @@ func (f *File) readPackingConfig(t Tensor) (c packingConfig, err error) {
 // readBytes reads the bytes of a tensor.
 func (f *File) readBytes(t Tensor) ([]byte, error) {
 	data := make([]byte, t.Bytes())
-	if _, err := f.f.ReadAt(data, f.Header.DataOffset+t.Begin); err != nil && !(err == io.EOF && len(data) == 0) {
-		return nil, oserr.NoEOF(err)
-	}
-	return data, nil
+	return data, readAt(f.f, data, f.Header.DataOffset+t.Begin)
 }
 
 // ReadText reads the tensor of some name, U8 with a text, in which ComfyUI's files have tokenizers. It returns nil if the

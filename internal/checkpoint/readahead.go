@@ -46,21 +46,18 @@ func (c *Checkpoint) readRanges(limit int64, end <-chan struct{}) (n int64) {
 	return n
 }
 
-// A byteRange is a part of a file, counted from Header.DataOffset.
-type byteRange struct{ begin, end int64 }
-
 // ranges returns the parts of a file that the checkpoint's tensors are in, in order. Tensors with
 // less than a chunk between them are one part.
-func (c *Checkpoint) ranges(f *File) (merged []byteRange) {
-	var all []byteRange
+func (c *Checkpoint) ranges(f *File) (merged []span) {
+	var all []span
 	for _, t := range c.Tensors {
 		if t.File == f.Name {
 			for _, t := range t.InFile() {
-				all = append(all, byteRange{t.Begin, t.End})
+				all = append(all, span{t.Begin, t.End})
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b byteRange) int { return cmp.Compare(a.begin, b.begin) })
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.begin, b.begin) })
 	for _, r := range all {
 		if last := len(merged) - 1; last >= 0 && r.begin-merged[last].end < readAheadChunk {
 			merged[last].end = max(merged[last].end, r.end)

@@ -9,6 +9,8 @@ import (
 	"iter"
 	"math"
 	"os"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // PartLen is the default number of elements to read at a time.
@@ -111,6 +113,15 @@ func widen(data []byte, values *[256]float32) []byte {
 		wide = binary.LittleEndian.AppendUint32(wide, math.Float32bits(values[b]))
 	}
 	return wide
+}
+
+// readAt fills p with the bytes from a place on.
+func readAt(r io.ReaderAt, p []byte, at int64) error {
+	n, err := r.ReadAt(p, at)
+	if n == len(p) {
+		return nil
+	}
+	return oserr.NoEOF(err)
 }
 
 // stored returns a reader of a tensor's bytes in a safetensors file whose data

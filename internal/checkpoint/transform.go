@@ -124,7 +124,7 @@ func channelsFirst(t Tensor, rows []float64) []float64 {
 	return rows
 }
 
-// A span is a range of bytes in a file's data section.
+// A span is a range of bytes of a file, counted from Header.DataOffset.
 type span struct{ begin, end int64 }
 
 // spans returns the places of the rows of a transformed tensor, in order.

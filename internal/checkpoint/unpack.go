@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"iter"
 	"math"
 
 	"github.com/gomflux/gomflux/internal/hadamard"
-	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // FourBits has the values of 4-bit floats: a sign, two bits of exponent and one of
@@ -63,7 +61,7 @@ type unpacker struct {
 
 func (r *Reader) newUnpacker(p *Packing) (*unpacker, error) {
 	u := &unpacker{Packing: p, file: r.files[p.Weight.File], width: p.Weight.Shape[1], global: 1}
-	data, err := r.all(p.Scale)
+	data, err := r.Bytes(p.Scale)
 	if err != nil {
 		return u, err
 	}
@@ -80,27 +78,25 @@ func (r *Reader) newUnpacker(p *Packing) (*unpacker, error) {
 		decode(p.Scale.Dtype, u.scales, data)
 	}
 	if p.Global != nil {
-		if data, err = r.all(*p.Global); err == nil {
+		if data, err = r.Bytes(*p.Global); err == nil {
 			u.global = math.Float32frombits(binary.LittleEndian.Uint32(data))
 		}
 	}
 	return u, err
 }
 
-// all reads the bytes of a tensor.
-func (r *Reader) all(t Tensor) ([]byte, error) {
+// Bytes reads the bytes of a tensor as they are stored.
+func (r *Reader) Bytes(t Tensor) ([]byte, error) {
 	f := r.files[t.File]
 	data := make([]byte, t.End-t.Begin)
-	_, err := io.ReadFull(io.NewSectionReader(f, f.data+t.Begin, int64(len(data))), data)
-	return data, oserr.NoEOF(err)
+	return data, readAt(f, data, f.data+t.Begin)
 }
 
 // rows returns the elements of n rows.
 func (u *unpacker) rows(row, n int) ([]float32, error) {
 	data := make([]byte, n*u.width)
-	at := u.file.data + u.Weight.Begin + int64(row)*int64(u.width)
-	if _, err := io.ReadFull(io.NewSectionReader(u.file, at, int64(len(data))), data); err != nil {
-		return nil, oserr.NoEOF(err)
+	if err := readAt(u.file, data, u.file.data+u.Weight.Begin+int64(row)*int64(u.width)); err != nil {
+		return nil, err
 	}
 	var out []float32
 	for i := range n {

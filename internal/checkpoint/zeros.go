@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
-	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 )
@@ -26,7 +24,7 @@ var ErrDamaged = errors.New("damaged")
 // leave them. They are read as zeros, which only an image of noise would show.
 type ZeroFinder struct {
 	File *File
-	seen byteRange // the last run
+	seen span // the last run
 }
 
 // Check returns an error if a tensor is in a run of zeros that no program writes: one that begins or
@@ -59,11 +57,7 @@ func (z *ZeroFinder) Check(t Tensor) error {
 }
 
 func (z *ZeroFinder) read(p []byte, at int64) error {
-	n, err := z.File.f.ReadAt(p, z.File.Header.DataOffset+at)
-	if err == io.EOF && n == len(p) {
-		err = nil
-	}
-	return oserr.NoEOF(err)
+	return readAt(z.File.f, p, z.File.Header.DataOffset+at)
 }
 
 // size returns the size of the data.
@@ -73,8 +67,8 @@ func (z *ZeroFinder) size() int64 {
 }
 
 // run returns the run of zeros around a position of the data.
-func (z *ZeroFinder) run(at int64) (byteRange, error) {
-	r, size := byteRange{at, at}, z.size()
+func (z *ZeroFinder) run(at int64) (span, error) {
+	r, size := span{at, at}, z.size()
 	buf := make([]byte, 256<<10)
 	for r.end < size {
 		part := buf[:min(int64(len(buf)), size-r.end)]
@@ -102,7 +96,7 @@ func (z *ZeroFinder) run(at int64) (byteRange, error) {
 func allZero(p []byte) bool { return len(bytes.TrimLeft(p, "\x00")) == 0 }
 
 // judge returns an error if a run of zeros was not written so.
-func (z *ZeroFinder) judge(r byteRange) error {
+func (z *ZeroFinder) judge(r span) error {
 	if r.end-r.begin < zeroRun {
 		return nil
 	}

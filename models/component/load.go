@@ -49,6 +49,16 @@ func (l *Loader) Load(c Component, ck *checkpoint.Checkpoint) error {
 	return l.LoadUsing(c, ck, nil, nil)
 }
 
+// LoadFiles is Load for a component whose checkpoint is not open.
+func (l *Loader) LoadFiles(c Component) error {
+	ck, err := c.Open(l.FS)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	return l.Load(c, ck)
+}
+
 // LoadUsing is Load for a component that needs some modules only once: it loads these first, calls
 // use, frees them, and then loads the rest.
 func (l *Loader) LoadUsing(c Component, ck *checkpoint.Checkpoint, modules []any, use func()) error {

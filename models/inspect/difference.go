@@ -39,15 +39,6 @@ func (d *TensorDifference) Within(tolerance float64) bool {
 	return d.Mismatch == "" && (d.Differing == 0 || tolerance > 0 && float64(d.Relative) <= tolerance)
 }
 
-// elements returns the number of elements.
-func (d *TensorDifference) elements() int {
-	n := 1
-	for _, axis := range d.Shape {
-		n *= axis
-	}
-	return n
-}
-
 // A pair is two tensors with the same name and their difference.
 type pair struct {
 	*TensorDifference
@@ -87,15 +78,13 @@ func newPair(a, b *matrix, columns int) *pair {
 func (p *pair) compare(ctx context.Context, readA, readB *checkpoint.Reader, done func(int64)) error {
 	step := checkpoint.PartLen
 	if p.a.rowwise() || p.b.rowwise() {
-		row := 1
-		for _, n := range p.Shape[1:] {
-			row *= n
-		}
+		row := checkpoint.Tensor{Shape: p.Shape[1:]}.Len()
 		step = max(1, checkpoint.PartLen/max(1, row)) * row
 	}
 	next, stop := iter.Pull2(p.b.values(ctx, readB, step))
 	defer stop()
 	var all distance
+	elements := checkpoint.Tensor{Shape: p.Shape}.Len()
 	for a, err := range p.a.values(ctx, readA, step) {
 		if err != nil {
 			return err
@@ -105,7 +94,7 @@ func (p *pair) compare(ctx context.Context, readA, readB *checkpoint.Reader, don
 			return err
 		}
 		all.add(a, b)
-		done(p.A.Bytes() * int64(len(a)) / int64(p.elements()))
+		done(p.A.Bytes() * int64(len(a)) / int64(elements))
 	}
 	p.Differing = all.differing
 	p.Relative, p.MaxAbs, p.Cosine = all.result()

@@ -60,9 +60,7 @@ func expect(fsys fs.FS, x index.Index) []expectation {
 		case err == nil:
 			list = append(list, unknown(dir, fmt.Errorf("pipeline class %s has no such component", x.Class)))
 		default:
-			e := unknown(dir, err)
-			e.damaged = !errors.Is(err, errs.ErrUnsupported)
-			list = append(list, e)
+			list = append(list, expected(dir, component.Component{}, err))
 		}
 	}
 	return list

@@ -41,15 +41,8 @@ const stdFactor = 8
 // that [Weights.Read] was called, and do not cover unused tensors.
 func (c *ComponentWeights) Flags() []Flag {
 	flags := slices.Concat(c.flagFiles(), c.flagElements(), c.flagStds())
-	slices.SortStableFunc(flags, func(a, b Flag) int {
-		switch {
-		case a.Error == b.Error:
-			return 0
-		case a.Error:
-			return -1
-		}
-		return 1
-	})
+	order := map[bool]int{true: 0, false: 1}
+	slices.SortStableFunc(flags, func(a, b Flag) int { return order[a.Error] - order[b.Error] })
 	return flags
 }
 

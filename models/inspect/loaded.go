@@ -20,23 +20,6 @@ import (
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
-// LoadOptions configure [Loaded].
-type LoadOptions struct {
-	Device *mlx.Device // nil for a GPU if there is one, otherwise the CPU
-	Dtype  *mlx.Dtype  // nil for the device's default
-	// Progress, if set, is called with the number of bytes of a component that were read.
-	Progress func(component string, done, total int64)
-}
-
-// forPipeline returns the options for package models.
-func (o LoadOptions) forPipeline() models.LoadOptions {
-	load := models.LoadOptions{Device: o.Device, Dtype: o.Dtype}
-	if o.Progress != nil {
-		load.Progress = func(p models.Progress) { o.Progress(p.Component, p.Bytes, p.TotalBytes) }
-	}
-	return load
-}
-
 // A LoadedModel describes the parameters of a model in memory.
 type LoadedModel struct {
 	Class      string // the pipeline class
@@ -76,16 +59,18 @@ const firstValues = 4
 // and hashes the parameters each time. The first time, each component is freed before
 // the next one is loaded. The second time, all are loaded as for generating images, and
 // the smallest image is generated in a single image-to-image step to find out which
-// parameters are used. Loaded must run on the MLX thread.
-func Loaded(fsys fs.FS, only string, o LoadOptions) (*LoadedModel, error) {
+// parameters are used. Of the options it uses Device, Dtype and Progress. Loaded must run on the MLX thread.
+func Loaded(fsys fs.FS, only string, o models.LoadOptions) (*LoadedModel, error) {
 	s, err := newSession(fsys, o)
 	if err != nil {
 		return nil, err
 	}
 	if only != "" {
-		if err := s.keepOne(only); err != nil {
+		i, err := findComponent(s.components, only, func(c component.Component) string { return c.Dir })
+		if err != nil {
 			return nil, err
 		}
+		s.components = s.components[i : i+1]
 		s.out.NotRun = errors.New("only one component was asked for")
 	} else {
 		s.out.NotRun = s.checkTokenizers()
@@ -96,7 +81,7 @@ func Loaded(fsys fs.FS, only string, o LoadOptions) (*LoadedModel, error) {
 		}
 	}
 	if s.out.NotRun == nil {
-		if err := s.run(o.forPipeline()); err != nil {
+		if err := s.run(o); err != nil {
 			return nil, err
 		}
 		return s.out, nil
@@ -118,7 +103,7 @@ type session struct {
 }
 
 // newSession selects the device and declares the components of a model.
-func newSession(fsys fs.FS, o LoadOptions) (*session, error) {
+func newSession(fsys fs.FS, o models.LoadOptions) (*session, error) {
 	x, err := index.Read(fsys)
 	if err != nil {
 		return nil, err
@@ -140,26 +125,18 @@ func newSession(fsys fs.FS, o LoadOptions) (*session, error) {
 	if o.Dtype != nil {
 		dtype = *o.Dtype
 	}
-	s.loader = component.Loader{Folder: component.Folder{FS: fsys, Points: &hooks.Points{}, Dtype: dtype}, Report: o.Progress}
+	s.loader = component.Loader{Folder: component.Folder{FS: fsys, Points: &hooks.Points{}, Dtype: dtype}}
+	if o.Progress != nil {
+		s.loader.Report = func(component string, done, total int64) {
+			o.Progress(models.Progress{Phase: models.PhaseLoad, Component: component, Bytes: done, TotalBytes: total})
+		}
+	}
 	d, err := family.Declare(&s.loader.Folder, x)
 	if err != nil {
 		return nil, err
 	}
 	s.pipeline, s.components = d.Pipeline, d.Components
 	return s, nil
-}
-
-// keepOne keeps only the component of a folder.
-func (s *session) keepOne(dir string) error {
-	var names []string
-	for i, c := range s.components {
-		if c.Dir == dir {
-			s.components = s.components[i : i+1]
-			return nil
-		}
-		names = append(names, c.Dir)
-	}
-	return noComponent(dir, names)
 }
 
 // checkTokenizers checks that all tokenizers can be read.

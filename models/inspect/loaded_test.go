@@ -21,7 +21,7 @@ func TestLoaded(t *testing.T) {
 	}
 	byField := map[string]*LoadedParameter{}
 	mlxtest.Do(t, func() {
-		l, err := Loaded(folder, "", LoadOptions{})
+		l, err := Loaded(folder, "", models.LoadOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestLoaded(t *testing.T) {
 			t.Errorf("q_proj: %+v", q)
 		}
 
-		one, err := Loaded(folder, "vae", LoadOptions{})
+		one, err := Loaded(folder, "vae", models.LoadOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +59,8 @@ func TestLoaded(t *testing.T) {
 			one.Components[0].Parameters[0].SHA256 != one.Components[0].Parameters[0].Again {
 			t.Errorf("the vae alone: not run: %v, %d components", one.NotRun, len(one.Components))
 		}
-		if _, err := Loaded(folder, "unet", LoadOptions{}); err == nil || !strings.Contains(err.Error(), "text_encoder, transformer, vae") {
+		_, err = Loaded(folder, "unet", models.LoadOptions{})
+		if err == nil || !strings.Contains(err.Error(), "text_encoder, transformer, vae") {
 			t.Errorf("unet: %v", err)
 		}
 	})
@@ -101,7 +102,7 @@ func TestLoadedLowMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	mlxtest.Do(t, func() {
-		s, err := newSession(folder, LoadOptions{})
+		s, err := newSession(folder, models.LoadOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +160,7 @@ func TestLoadedRefuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Loaded(folder, "", LoadOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := Loaded(folder, "", models.LoadOptions{}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("found %v, expected %q", err, want)
 			}
 		}

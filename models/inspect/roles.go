@@ -23,13 +23,8 @@ func RoleOf(name string) string {
 // LayerOf returns the layer of a tensor: its name up to the first number that RoleOf
 // replaces (layers.12), or its first part if there is no such number.
 func LayerOf(name string) string {
-	parts := strings.Split(name, ".")
-	for i := range max(0, len(parts)-2) {
-		if _, err := strconv.ParseUint(parts[i], 10, 32); err == nil {
-			return strings.Join(parts[:i+1], ".")
-		}
-	}
-	return parts[0]
+	first := max(0, slices.Index(strings.Split(RoleOf(name), "."), "*"))
+	return strings.Join(strings.Split(name, ".")[:first+1], ".")
 }
 
 // A role groups the same tensor in all layers.

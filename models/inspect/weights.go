@@ -169,22 +169,25 @@ func (w *Weights) Close() error {
 
 // Select keeps one component and closes the others.
 func (w *Weights) Select(name string) error {
-	i := slices.IndexFunc(w.Components, func(c *ComponentWeights) bool { return c.Name == name })
-	if i < 0 {
-		var names []string
-		for _, c := range w.Components {
-			names = append(names, c.Name)
-		}
-		return noComponent(name, names)
+	i, err := findComponent(w.Components, name, func(c *ComponentWeights) string { return c.Name })
+	if err != nil {
+		return err
 	}
 	keep := w.Components[i]
 	w.Components = slices.Delete(w.Components, i, i+1)
-	err := w.Close()
+	err = w.Close()
 	w.Components, w.tokenizers = []*ComponentWeights{keep}, nil
 	return err
 }
 
-// noComponent returns the error for an unknown component, given the known ones.
-func noComponent(name string, names []string) error {
-	return errs.Requestf("no component %q with weights (expected one of %s)", name, strings.Join(names, ", "))
+// findComponent returns the index of the component with a name.
+func findComponent[C any](components []C, name string, nameOf func(C) string) (int, error) {
+	var names []string
+	for i, c := range components {
+		if nameOf(c) == name {
+			return i, nil
+		}
+		names = append(names, nameOf(c))
+	}
+	return 0, errs.Requestf("no component %q with weights (expected one of %s)", name, strings.Join(names, ", "))
 }

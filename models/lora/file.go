@@ -26,7 +26,7 @@ type file struct {
 	weights  *checkpoint.Checkpoint // the file, with the formats of quantized weights
 	strength float64                // Spec.Scale
 	configs  map[string]*config     // by component, "" for all components
-	data     *os.File               // the open file
+	reader   *checkpoint.Reader
 }
 
 // peftName is the name of an adapter that PEFT saves next to its config.
@@ -71,14 +71,11 @@ func safetensors(fsys fs.FS) (names []string, err error) {
 
 // prepare opens the file for reading and reads the configs of its adapters.
 func (f *file) prepare(folder checkpoint.Folder, name string) error {
-	path, err := f.Path()
-	if err != nil {
+	var err error
+	if f.weights, err = checkpoint.NewCheckpoint(f.File); err != nil {
 		return err
 	}
-	if f.data, err = os.Open(path); err != nil {
-		return oserr.Bare(err)
-	}
-	if f.weights, err = checkpoint.NewCheckpoint(f.File); err != nil {
+	if f.reader, err = checkpoint.OpenReader(f.weights); err != nil {
 		return err
 	}
 	if text := f.Header.Metadata[metadataKey]; text != "" {
@@ -109,13 +106,10 @@ func (f *file) config(component string) *config {
 
 // Close closes the file.
 func (f *file) Close() error {
-	err := f.File.Close()
-	if f.data != nil {
-		if closing := f.data.Close(); closing != nil && !errors.Is(closing, os.ErrClosed) {
-			err = errors.Join(err, fmt.Errorf("%s: %w", f.Name, oserr.Bare(closing)))
-		}
+	if f.reader != nil {
+		f.reader.Close()
 	}
-	return err
+	return f.File.Close()
 }
 
 // A tensor is a tensor of a file. Trailing axes of 1 after the second axis, which 1x1
@@ -157,11 +151,11 @@ func (t *tensor) bytes() ([]byte, error) { return t.part(t.Tensor) }
 
 // part reads the tensor, or another one that belongs to it.
 func (t *tensor) part(of checkpoint.Tensor) ([]byte, error) {
-	data := make([]byte, of.End-of.Begin)
-	if _, err := t.file.data.ReadAt(data, t.file.Header.DataOffset+of.Begin); err != nil && len(data) > 0 {
-		if errors.Is(err, io.EOF) {
-			return nil, t.errorf("the file was truncated while it was in use")
-		}
+	data, err := t.file.reader.Bytes(of)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, t.errorf("the file was truncated while it was in use")
+	case err != nil:
 		return nil, t.errorf("%w", oserr.Bare(err))
 	}
 	return data, nil

@@ -135,14 +135,7 @@ func (m *module) weightChange() (delta, float64, error) {
 func (m *module) checkShape(t *tensor, pieces []piece) error {
 	want := slices.Clone(pieces[0].Stored())
 	want[0] = pieces[len(pieces)-1].to
-	size := func(shape []int) int {
-		n := 1
-		for _, d := range shape {
-			n *= d
-		}
-		return n
-	}
-	if !slices.Equal(t.Shape, want) && !(len(want) == 1 && size(t.Shape) == want[0]) {
+	if !slices.Equal(t.Shape, want) && !(len(want) == 1 && t.Len() == want[0]) {
 		return &sizeError{t.errorf("expected shape %v, that of %s, found %v", want, parameters(pieces), t.Shape)}
 	}
 	return nil

@@ -24,38 +24,28 @@ type target struct {
 	release  func() // unlocks the temporary folder
 }
 
-// newTarget checks that a folder can be created or replaced.
+// newTarget checks that a folder can be created or replaced: it is missing or empty, or holds a model and overwrite is set.
 func newTarget(dir string, overwrite bool) (*target, error) {
-	replaces, err := checkFolder(dir, overwrite)
-	if err != nil {
-		return nil, err
-	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &target{dir: abs, replaces: replaces}, nil
-}
-
-// checkFolder reports whether a folder exists and is to be replaced. It returns an
-// error unless the folder is missing or empty, or holds a model and overwrite is set.
-func checkFolder(dir string, overwrite bool) (replaces bool, err error) {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0:
-		return false, nil
+		return &target{dir: abs}, nil
 	case err != nil:
-		return false, errs.Requestf("%s: cannot be used as a folder: %w", dir, oserr.Bare(err))
+		return nil, errs.Requestf("%s: cannot be used as a folder: %w", dir, oserr.Bare(err))
 	case !overwrite:
-		return false, errs.Requestf("%s: already exists and is not empty "+
+		return nil, errs.Requestf("%s: already exists and is not empty "+
 			"(choose another folder, or replace the model in it with --overwrite)", dir)
 	}
 	for _, name := range []string{index.File, index.ModularFile, index.MFluxFile} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			return true, nil
+			return &target{dir: abs, replaces: true}, nil
 		}
 	}
-	return false, errs.Requestf("%s: already exists and is not a model folder, so it is not replaced", dir)
+	return nil, errs.Requestf("%s: already exists and is not a model folder, so it is not replaced", dir)
 }
 
 // begin creates the temporary folder, if the disk has space for a number of bytes.

@@ -84,7 +84,7 @@ func New(c Config) *Engine {
 	}
 	e := &Engine{
 		c: c, wake: make(chan struct{}, 1), stopped: make(chan struct{}), jobs: map[string]*Job{},
-		speeds: speeds{image: map[string]map[int]*speed{}, load: averages{}, text: averages{}},
+		speeds: speeds{image: map[string]map[int]speed{}, load: averages{}, text: averages{}},
 		stats:  Stats{Jobs: map[State]int64{}, Seconds: map[gomflux.Phase]float64{}},
 	}
 	go e.loop()

@@ -13,30 +13,24 @@ import (
 // weight is the weight of the newest value in a moving average.
 const weight = 0.3
 
-// An average is an exponential moving average.
-type average struct {
-	value float64
-	known bool
-}
-
-// add adds a value.
-func (a *average) add(v float64) {
-	if a.known {
-		v = a.value + weight*(v-a.value)
+// newer returns a moving average, which may be unknown, after another value.
+func newer(average float64, known bool, v float64) float64 {
+	if known {
+		v = average + weight*(v-average)
 	}
-	a.value, a.known = v, true
+	return v
 }
 
 // A speed is how long a model takes for images of about the same size.
 type speed struct {
-	step, rest average // seconds per pixel: of a step, and of all that is not steps
+	step, rest float64 // seconds per pixel: of a step, and of all that is not steps
 }
 
 // speeds are moving averages of how long models take.
 type speeds struct {
-	image map[string]map[int]*speed // by model, "" being any model, and by classOf
-	load  averages                  // of loading, by model or key of a language model
-	text  averages                  // of writing, by key of a language model
+	image map[string]map[int]speed // by model, "" being any model, and by classOf
+	load  averages                 // of loading, by model or key of a language model
+	text  averages                 // of writing, by key of a language model
 }
 
 // work is what an image asks for.
@@ -54,14 +48,13 @@ func (s *speeds) took(name string, w work, r *gomflux.Result, d time.Duration) {
 	}
 	for _, name := range []string{name, ""} {
 		if s.image[name] == nil {
-			s.image[name] = map[int]*speed{}
+			s.image[name] = map[int]speed{}
 		}
 		class := classOf(w.pixels)
-		if s.image[name][class] == nil {
-			s.image[name][class] = &speed{}
+		old, known := s.image[name][class]
+		s.image[name][class] = speed{
+			newer(old.step, known, (d-rest).Seconds()/w.pixels/w.steps), newer(old.rest, known, rest.Seconds()/w.pixels),
 		}
-		s.image[name][class].step.add((d - rest).Seconds() / w.pixels / w.steps)
-		s.image[name][class].rest.add(rest.Seconds() / w.pixels)
 	}
 }
 
@@ -72,18 +65,15 @@ func (s *speeds) each(name string, w work) (step, rest time.Duration) {
 	if known == nil {
 		known = s.image[""]
 	}
-	var found *speed
+	var found speed
 	nearest, class := math.MaxInt, classOf(w.pixels)
 	for other, v := range known {
 		if d := 2*max(other-class, class-other) + max(0, min(1, other-class)); d < nearest { // the smaller one of two
 			nearest, found = d, v
 		}
 	}
-	if found == nil {
-		return 0, 0
-	}
 	seconds := w.pixels * float64(time.Second)
-	return time.Duration(found.step.value * seconds), time.Duration(found.rest.value * seconds)
+	return time.Duration(found.step * seconds), time.Duration(found.rest * seconds)
 }
 
 // images estimates how long a model takes for n images, 0 if nothing is known.
@@ -102,22 +92,15 @@ func (s *speeds) loaded(name string, d time.Duration) {
 func (s *speeds) loading(name string) time.Duration { return cmp.Or(s.load.of(name), s.load.of("")) }
 
 // averages are those of durations in seconds, by name.
-type averages map[string]*average
+type averages map[string]float64
 
 func (a averages) add(name string, d time.Duration) {
-	if a[name] == nil {
-		a[name] = &average{}
-	}
-	a[name].add(d.Seconds())
+	old, known := a[name]
+	a[name] = newer(old, known, d.Seconds())
 }
 
 // of returns the average of a name, 0 if nothing is known.
-func (a averages) of(name string) time.Duration {
-	if a[name] == nil {
-		return 0
-	}
-	return time.Duration(a[name].value * float64(time.Second))
-}
+func (a averages) of(name string) time.Duration { return time.Duration(a[name] * float64(time.Second)) }
 
 // workOf returns the work of an image.
 func workOf(o *gomflux.Options, d gomflux.Defaults) work {

@@ -154,33 +154,25 @@ func (s *tokenizerSpec) setSpecial(whole *tokenizerFile, config *tokenizerConfig
 			after = []string{name("eos_token")}
 		}
 	}
-	var err error
-	if s.before, err = appendIDs(s.before, before, id); err != nil {
+	ids := func(tokens ...string) (ids []int32, err error) {
+		for _, token := range tokens {
+			one, unknown := id(token)
+			ids, err = append(ids, one), cmp.Or(err, unknown)
+		}
+		return ids, err
+	}
+	own, err := ids(slices.Concat(before, after)...)
+	if err != nil {
 		return err
 	}
-	if s.after, err = appendIDs(s.after, after, id); err != nil {
-		return err
-	}
+	s.before, s.after = append(s.before, own[:len(before)]...), append(s.after, own[len(before):]...)
 	if pad := name("pad_token"); pad != "" {
-		i, err := id(pad)
-		if err != nil {
+		if s.pad, err = id(pad); err != nil {
 			return err
 		}
-		s.pad = i
 	}
 	s.setSides(whole, config)
 	return nil
-}
-
-func appendIDs(ids []int32, tokens []string, id func(string) (int32, error)) ([]int32, error) {
-	for _, token := range tokens {
-		i, err := id(token)
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, i)
-	}
-	return ids, nil
 }
 
 // setSides notes padding or truncation on the left. The config takes precedence over tokenizer.json.

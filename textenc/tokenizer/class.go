@@ -117,23 +117,18 @@ func classNamed(name string) (*tokenizerClass, error) {
 // A tokenizerSpec is the validated content of a tokenizer's files. The tokenizers
 // library must not fail on it, since it is Rust, whose panics end the process.
 type tokenizerSpec struct {
-	file          string // the one with the vocabulary
-	class         *tokenizerClass
-	vocab         map[string]uint32 // of BPE
-	mergeList     []merge
-	merges        merges    // of mergeList, by ids
-	prefix        string    // of characters inside of a word
-	whole         bool      // words in the vocabulary are not merged (ignore_merges)
-	pieces        pieces    // of Unigram
-	charsmap      *charsmap // nil if text is not normalized
-	added         []addedToken
-	size          int // number of tokens, including added ones
-	unk           string
-	before, after []int32 // special tokens around a text
-	pad           int32   // -1 without padding
-	maxLength     int
-	padsLeft      bool
-	cutsLeft      bool // it truncates on the left
+	file      string // the one with the vocabulary
+	class     *tokenizerClass
+	vocab     map[string]uint32 // of BPE
+	mergeList []merge
+	merges    merges    // of mergeList, by ids
+	prefix    string    // of characters inside of a word
+	whole     bool      // words in the vocabulary are not merged (ignore_merges)
+	pieces    pieces    // of Unigram
+	charsmap  *charsmap // nil if text is not normalized
+	added     []addedToken
+	unk       string
+	framing
 }
 
 // A merge is a pair of tokens that BPE joins.

@@ -56,7 +56,7 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 	if err != nil {
 		return nil, f.wrap("tokenizer_config.json", err)
 	}
-	s := &tokenizerSpec{class: class, file: f.file("tokenizer.json"), pad: -1}
+	s := &tokenizerSpec{class: class, file: f.file("tokenizer.json"), framing: framing{pad: -1}}
 	whole, err := s.readModel(f)
 	if err != nil {
 		return nil, err

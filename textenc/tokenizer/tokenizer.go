@@ -17,14 +17,18 @@ import (
 // A Tokenizer turns text into token ids as transformers' CLIPTokenizer,
 // T5Tokenizer or Qwen2Tokenizer does. Several goroutines may use one.
 type Tokenizer struct {
-	encoder   encoder
-	vocab     int
-	before    []int32 // special tokens before a text
-	after     []int32 // special tokens after it
-	pad       int32   // -1 without padding
-	maxLength int
-	padsLeft  bool
-	cutsLeft  bool
+	encoder encoder
+	framing
+}
+
+// framing is what a tokenizer does to the ids of a text.
+type framing struct {
+	size          int     // number of tokens, including added ones
+	before, after []int32 // special tokens around a text
+	pad           int32   // -1 without padding
+	maxLength     int
+	padsLeft      bool
+	cutsLeft      bool // it truncates on the left
 }
 
 // maxText is the largest size of a text in bytes. The library ends the process if one
@@ -59,10 +63,7 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, spec.file), err)
 	}
-	return &Tokenizer{
-		encoder: e, vocab: spec.size, before: spec.before, after: spec.after,
-		pad: spec.pad, maxLength: spec.maxLength, padsLeft: spec.padsLeft, cutsLeft: spec.cutsLeft,
-	}, nil
+	return &Tokenizer{e, spec.framing}, nil
 }
 
 // newEncoder makes the library's encoder of validated files.
@@ -217,7 +218,7 @@ func (t *Tokenizer) around(ids []int32, size int) []int32 {
 }
 
 // VocabSize returns the number of ids.
-func (t *Tokenizer) VocabSize() int { return t.vocab }
+func (t *Tokenizer) VocabSize() int { return t.size }
 
 // PadID returns the id of the padding, and reports whether there is one.
 func (t *Tokenizer) PadID() (int32, bool) { return t.pad, t.pad >= 0 }

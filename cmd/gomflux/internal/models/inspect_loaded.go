@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
@@ -56,12 +57,12 @@ func (o *inspectOptions) inspectLoaded(ctx context.Context, out *ui.Output, prog
 	if _, err := o.CheckLibrary(ctx, out); err != nil {
 		return err
 	}
-	var load inspect.LoadOptions
+	var load models.LoadOptions
 	if load.Device, load.Dtype, err = o.Place(); err != nil {
 		return cli.Coded(cli.ExitUsage, err)
 	}
-	load.Progress = func(component string, done, total int64) {
-		mlx.Call(func() { progress.Loading(component, done, total) })
+	load.Progress = func(p models.Progress) {
+		mlx.Call(func() { progress.Loading(p.Component, p.Bytes, p.TotalBytes) })
 	}
 	var loaded *inspect.LoadedModel
 	err = mlx.Do(ctx, func() (err error) {
