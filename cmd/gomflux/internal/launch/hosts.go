@@ -35,6 +35,7 @@ type host struct {
 	IPs  []string `json:"ips"`  // to which the others connect
 	RDMA []any    `json:"rdma"` // for every rank, the device or the devices that connect to it, null for itself
 
+	number    int           // of this host among those of the file, or of the rank on this machine
 	addresses []string      // with ports, on which its rank listens
 	took      time.Duration // until it had told its version
 }
@@ -42,7 +43,7 @@ type host struct {
 // A group is what the ranks of a run have in common. Its tags are those of mlx.launch's host files, which
 // can also be only the list of hosts.
 type group struct {
-	Hosts   []host   `json:"hosts"` // by rank
+	Hosts   []host   `json:"hosts"` // by rank; without those that were lost
 	Backend string   `json:"backend"`
 	Env     []string `json:"envs"`
 
@@ -157,8 +158,9 @@ func (o *Flags) group() (g group, err error) {
 	case 1:
 		return g, errors.New("one rank is not a group: run the command without gomflux launch, or give two hosts or --local 2")
 	}
-	for i, h := range g.Hosts {
-		if g.Backend == jaccl && (len(h.RDMA) != len(g.Hosts) || h.RDMA[i] != nil) {
+	for i := range g.Hosts {
+		h := &g.Hosts[i]
+		if h.number = i; g.Backend == jaccl && (len(h.RDMA) != len(g.Hosts) || h.RDMA[i] != nil) {
 			return g, fmt.Errorf("host %s: jaccl needs a host file whose rdma has a device for each of the %d hosts, and null for the "+
 				"host itself (mlx.distributed_config writes one)", h.Name, len(g.Hosts))
 		}
@@ -166,12 +168,12 @@ func (o *Flags) group() (g group, err error) {
 	return g, nil
 }
 
-// name is how messages call a rank.
-func (g *group) name(host int) string {
+// name is how messages call the rank of a host.
+func (g *group) name(h *host) string {
 	if g.local {
-		return fmt.Sprintf("rank %d", host)
+		return fmt.Sprintf("rank %d", h.number)
 	}
-	return g.Hosts[host].Name
+	return h.Name
 }
 
 // here reports whether a host is this machine.
@@ -179,8 +181,7 @@ func (h *host) here() bool { return h.Name == "localhost" || h.Name == "127.0.0.
 
 // command returns gomflux with simple arguments on a host; what it starts is killed when ctx is done. ssh passes them to the
 // user's shell there, whose PATH often lacks the folders of Homebrew and Go.
-func (g *group) command(ctx context.Context, host int, args ...string) *exec.Cmd {
-	h := g.Hosts[host]
+func (g *group) command(ctx context.Context, h *host, args ...string) *exec.Cmd {
 	program, err := os.Executable()
 	line := append([]string{os.Args[0]}, args...)
 	if !h.here() {
@@ -193,10 +194,8 @@ func (g *group) command(ctx context.Context, host int, args ...string) *exec.Cmd
 		}
 	}
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Args, cmd.Err, cmd.Cancel, cmd.WaitDelay = line, err, func() error { return killGroup(cmd) }, 2*time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the launcher, which ends all
+	cmd.Args, cmd.Err, cmd.WaitDelay = line, err, 2*time.Second
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and what it has started
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                                // Ctrl-C is for the launcher, which ends all
 	return cmd
 }
-
-// killGroup ends a process and those that it started.
-func killGroup(cmd *exec.Cmd) error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 )
@@ -62,31 +61,21 @@ func (o *order) obey(stderr io.Writer) error {
 		folder, _ := os.Getwd()
 		fmt.Fprintf(stderr, "gomflux: warning: %v, so that files are in %s\n", err, folder)
 	}
-	for name, text := range o.Files {
-		path, err := openFile(text)
+	for name, text := range o.Files { // short ones, which MLX reads once: as pipes that stay open
+		var ends [2]int
+		err := syscall.Pipe(ends[:])
+		if err == nil {
+			_, err = syscall.Write(ends[1], []byte(text))
+			syscall.Close(ends[1])
+		}
 		if err != nil {
 			return err
 		}
-		o.Env = append(o.Env, name+"="+path)
+		o.Env = append(o.Env, fmt.Sprintf("%s=/dev/fd/%d", name, ends[0]))
 	}
 	program, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	return syscall.Exec(program, append(os.Args[:1], o.Args...), append(os.Environ(), o.Env...))
-}
-
-// openFile returns the name of an open pipe with a text, which is short. It can be read once, as MLX does.
-func openFile(text string) (string, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return "", err
-	}
-	defer r.Close()
-	defer w.Close()
-	if _, err := w.WriteString(text); err != nil {
-		return "", err
-	}
-	fd, err := unix.Dup(int(r.Fd())) // which stays open in the command
-	return fmt.Sprintf("/dev/fd/%d", fd), err
 }
