@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -124,19 +125,13 @@ func (r *hostsReport) advise(format string, args ...any) {
 
 // compareModel compares the files of a model on hosts by their hashes.
 func (g *group) compareModel(ctx context.Context, r *hostsReport, model string, hosts []*host) error {
-	files, errs := make([]map[string]string, len(hosts)), make([]error, len(hosts))
+	type file struct{ Path, SHA256 string }
+	shown, errs := make([]struct{ Files []file }, len(hosts)), make([]error, len(hosts))
 	var wg sync.WaitGroup
 	for i, h := range hosts {
 		wg.Go(func() {
-			var shown struct {
-				Files []struct{ Path, SHA256 string }
-			}
-			if err := g.ask(ctx, maxHash, h, &shown, "show", "--json", "--hash", "--", model); err != nil {
+			if err := g.ask(ctx, maxHash, h, &shown[i], "show", "--json", "--hash", "--", model); err != nil {
 				errs[i] = cli.Coded(cli.ExitModel, fmt.Errorf("%s: %w", h.Name, err))
-			}
-			files[i] = map[string]string{}
-			for _, f := range shown.Files {
-				files[i][f.Path] = f.SHA256
 			}
 		})
 	}
@@ -145,10 +140,10 @@ func (g *group) compareModel(ctx context.Context, r *hostsReport, model string, 
 		return err
 	}
 	for i, h := range hosts {
-		for _, path := range cli.SortedKeys(files[0]) {
-			if files[i][path] != files[0][path] {
+		for _, f := range shown[0].Files {
+			if !slices.Contains(shown[i].Files, f) {
 				r.advise("%s: %s of %s is missing or another file than on %s (gomflux pull --verify compares it with the hub)",
-					h.Name, path, model, hosts[0].Name)
+					h.Name, f.Path, model, hosts[0].Name)
 			}
 		}
 	}

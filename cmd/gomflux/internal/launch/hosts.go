@@ -50,6 +50,7 @@ type group struct {
 	local   bool   // all ranks are on this machine
 	program string // path of gomflux elsewhere
 	port    int    // the first one, 0 for free ones
+	done    []int  // images that were written before ranks were lost, nil if none was
 }
 
 // readFile reads a host file. As in mlx.launch names that it does not know are ignored.

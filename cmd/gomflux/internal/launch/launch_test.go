@@ -322,7 +322,8 @@ func TestTick(t *testing.T) {
 				}
 			}
 			if r.tick() {
-				got, seconds = r.failure().Error(), second
+				f, _ := r.failure()
+				got, seconds = f.Error(), second
 			}
 		}
 		if !strings.HasPrefix(got, test.want) || (got == "") != (test.want == "") || seconds != test.seconds {

@@ -35,7 +35,6 @@ var patience = 20 * time.Second
 type failure struct {
 	cause
 	rest []host // that can do the rest of the work; nil if nobody can
-	done []int  // images that were written
 }
 
 func (f *failure) Error() string { return f.text }
@@ -44,8 +43,8 @@ func (f *failure) Error() string { return f.text }
 // are started again.
 func (g *group) run(ctx context.Context, out *ui.Output, args []string, input string) error {
 	s := &screen{stdout: out.Stdout, stderr: out.Stderr, tty: ui.IsTerminal(out.Stderr)}
-	for done := []int(nil); ; {
-		err := g.once(ctx, s, done, args, input)
+	for {
+		err := g.once(ctx, s, args, input)
 		f, ok := errors.AsType[*failure](err)
 		switch {
 		case !ok:
@@ -53,17 +52,17 @@ func (g *group) run(ctx context.Context, out *ui.Output, args []string, input st
 		case f.rest == nil:
 			return cli.Coded(f.code, f)
 		}
+		g.Hosts = f.rest
 		var names []string
 		for _, h := range f.rest {
 			names = append(names, g.name(&h))
 		}
 		out.Warn("%v; the rest is left for %s", f, strings.Join(names, ", "))
-		g.Hosts, done = f.rest, append(append([]int{}, done...), f.done...) // not nil
 	}
 }
 
 // once runs the command until all ranks have ended. The error is a *failure if one of them has failed.
-func (g *group) once(ctx context.Context, s *screen, done []int, args []string, input string) error {
+func (g *group) once(ctx context.Context, s *screen, args []string, input string) error {
 	r := &members{screen: s, ended: make(chan *process, len(g.Hosts))}
 	defer r.end()
 	folder, err := os.Getwd()
@@ -72,7 +71,7 @@ func (g *group) once(ctx context.Context, s *screen, done []int, args []string, 
 	}
 	for i := range g.Hosts {
 		env, files := g.environment(i)
-		o := order{Args: args, Env: append(env, rank.EnvDone+"="+text(done)), Files: files, Folder: folder}
+		o := order{Args: args, Env: append(env, rank.EnvDone+"="+text(g.done)), Files: files, Folder: folder}
 		p, err := g.start(i, o, input, s, r.ended)
 		if err != nil {
 			return err
@@ -93,10 +92,12 @@ func (g *group) once(ctx context.Context, s *screen, done []int, args []string, 
 			end = r.tick()
 		}
 	}
-	if len(r.failed) > 0 {
-		return r.failure()
+	if len(r.failed) == 0 {
+		return nil
 	}
-	return nil
+	f, done := r.failure()
+	g.done = append(append([]int{}, g.done...), done...) // not nil
+	return f
 }
 
 // members are the ranks of a start.
@@ -120,13 +121,13 @@ func (r *members) tick() (end bool) {
 	defer r.Unlock()
 	var doing []string
 	var late []*process
-	joining, gone := true, false
+	joining, gone, missing := true, false, false
 	r.longest, r.lost = 0, 0
 	for _, p := range r.all {
 		p.silence, p.still = p.silence+time.Second, p.still+time.Second
 		r.longest, r.lost = max(r.longest, p.beat.Longest), max(r.lost, p.beat.Lost)
 		joining, gone = joining && p.beat.Joining, gone || p.over || p.missing()
-		if p.beat.Progress != "" && !p.over {
+		if missing = missing || p.missing() && !p.over; p.beat.Progress != "" && !p.over {
 			doing = append(doing, p.name+": "+ui.Plain(p.beat.Progress))
 		}
 	}
@@ -140,10 +141,7 @@ func (r *members) tick() (end bool) {
 	since(&r.cut, r.lost > 0)
 	since(&r.grace, len(r.failed) > 0)
 	// When one has failed, others end because of it, or for the same reason; one that is silent may be why it has.
-	end = r.grace > time.Second
-	for _, p := range r.all {
-		end = end && (p.over || !p.missing())
-	}
+	end = r.grace > time.Second && !missing
 	for _, p := range r.all {
 		if p.over {
 			continue
@@ -170,8 +168,8 @@ func since(t *time.Duration, is bool) {
 
 // failure names the ranks to blame: of those that were lost the one that is behind, or else one that was
 // interrupted, which others may only see as a lost connection, or else the one that has failed first, and all with
-// the same reason. What all ranks report is no matter of one rank.
-func (r *members) failure() *failure {
+// the same reason. What all ranks report is no matter of one rank. done are the images that were written.
+func (r *members) failure() (f *failure, done []int) {
 	r.Lock()
 	defer r.Unlock()
 	all, first := r.all, r.failed[0]
@@ -181,7 +179,7 @@ func (r *members) failure() *failure {
 			first = p
 		}
 	}
-	f := &failure{cause: first.why, done: all[0].beat.Done}
+	f = &failure{cause: first.why}
 	var names []string
 	for _, p := range all {
 		if p.why == f.cause {
@@ -193,7 +191,7 @@ func (r *members) failure() *failure {
 	if len(names) < len(all) || f.lost {
 		f.text = strings.Join(names, " and ") + ": " + f.text
 	}
-	return f
+	return f, all[0].beat.Done
 }
 
 // end ends the ranks that run: all find their standard input closed, and those that do not end then, or are silent, are
