@@ -254,10 +254,7 @@ func Agree(g *mlx.Group, fields []Field, failed error) error {
 		if failed != nil {
 			own.Error, own.Request = failed.Error(), errors.Is(failed, errs.ErrRequest)
 		}
-		var err error
-		if text, err = json.Marshal(own); err != nil {
-			return err
-		}
+		text, _ = json.Marshal(own) // only texts
 	}
 	all := make([]member, g.Size())
 	for rank, text := range g.Gather(text) {
@@ -265,8 +262,6 @@ func Agree(g *mlx.Group, fields []Field, failed error) error {
 		if err := json.Unmarshal(text, m); len(text) > 0 && err != nil {
 			return fmt.Errorf("rank %d runs another version of gomflux: %w", rank, err)
 		}
-	}
-	for rank, m := range all {
 		if failed == nil && m.Error != "" {
 			if failed = fmt.Errorf("rank %d (%s): %s", rank, m.Host, m.Error); m.Request {
 				failed = errs.Request(failed)

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,7 +67,7 @@ func (g *group) readFile(name string) error {
 	if err := json.Unmarshal(text, to); err != nil {
 		return fmt.Errorf(`%w (expected JSON as mlx.launch reads it: [{"ssh": "mac1", "ips": ["10.0.0.1"]}, ...])`, err)
 	}
-	return g.check()
+	return nil
 }
 
 // check refuses hosts and backends that cannot be. Of a jaccl ring the backend becomes jaccl.
@@ -128,20 +129,19 @@ func (o *Flags) Given() bool { return o.hosts != nil || o.file != "" }
 
 // group reads the flags and the host file.
 func (o *Flags) group() (g group, err error) {
+	from := ""
 	switch {
 	case o.local.Given() && o.Given() || o.hosts != nil && o.file != "":
 		return g, errors.New("give one of --hosts, --hostfile and --local")
 	case o.file != "":
-		if err := g.readFile(o.file); err != nil {
-			return g, fmt.Errorf("host file %s: %w", o.file, err)
-		}
-	case o.hosts != nil:
+		from, err = "host file "+o.file+": ", g.readFile(o.file)
+	default:
 		for _, name := range o.hosts {
 			g.Hosts = append(g.Hosts, host{Name: name})
 		}
-		if err := g.check(); err != nil {
-			return g, err
-		}
+	}
+	if err = cmp.Or(err, g.check()); err != nil {
+		return g, fmt.Errorf("%s%w", from, err)
 	}
 	for range o.local.OrZero() {
 		g.Hosts = append(g.Hosts, host{Name: "localhost", IPs: []string{"127.0.0.1"}})

@@ -147,7 +147,7 @@ func TestRead(t *testing.T) {
 		for _, b := range []byte(test.text) {
 			p.Write([]byte{b})
 		}
-		if p.say(p.rest); !p.held {
+		if p.say(p.unread); !p.held {
 			p.last = ""
 		}
 		if out.String() != test.want || p.last != test.held || len(p.beat.Done) != test.done {
@@ -322,8 +322,7 @@ func TestTick(t *testing.T) {
 				}
 			}
 			if r.tick() {
-				f, _ := r.failure()
-				got, seconds = f.Error(), second
+				got, seconds = r.failure().Error(), second
 			}
 		}
 		if !strings.HasPrefix(got, test.want) || (got == "") != (test.want == "") || seconds != test.seconds {

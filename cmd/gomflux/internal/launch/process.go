@@ -61,12 +61,12 @@ type process struct {
 	over         bool           // it has ended
 	why          cause          // why it has failed, or is given up while it runs
 
-	screen     *screen
-	rest, last string        // of standard error, the line that is not complete and the last one that is
-	held       bool          // that is an error, and not printed yet
-	beat       rank.Beat     // what it has reported; Done has all images
-	silence    time.Duration // since it has written something, counted in ticks, so not while this process is stopped
-	still      time.Duration // in beat.Step
+	screen       *screen
+	unread, last string        // of standard error, the line that is not complete and the last one that is
+	held         bool          // that is an error, and not printed yet
+	beat         rank.Beat     // what it has reported; Done has all images
+	silence      time.Duration // since it has written something, counted in ticks, so not while this process is stopped
+	still        time.Duration // in beat.Step
 }
 
 // start starts a rank. It is sent to ended when it has ended, and all it said is read.
@@ -111,13 +111,13 @@ func (p *process) Write(text []byte) (int, error) {
 	p.screen.Lock()
 	defer p.screen.Unlock()
 	p.silence = 0
-	p.rest += string(text)
-	for line, rest, ended := strings.Cut(p.rest, "\n"); ended; line, rest, ended = strings.Cut(p.rest, "\n") {
+	p.unread += string(text)
+	for line, rest, ended := strings.Cut(p.unread, "\n"); ended; line, rest, ended = strings.Cut(p.unread, "\n") {
 		if before, beat, marked := strings.Cut(line, rank.Marker); marked {
-			p.rest = before + rest
+			p.unread = before + rest
 			p.heard(beat)
 		} else {
-			p.rest = rest
+			p.unread = rest
 			p.say(line + "\n")
 		}
 	}
@@ -173,7 +173,7 @@ type cause struct {
 func (p *process) end() (failed bool) {
 	p.screen.Lock()
 	defer p.screen.Unlock()
-	p.say(p.rest)
+	p.say(p.unread)
 	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	said := strings.TrimPrefix(strings.TrimSpace(p.last), "gomflux: ")
 	p.over, p.why = true, cause{}

@@ -35,6 +35,7 @@ var patience = 20 * time.Second
 type failure struct {
 	cause
 	rest []host // that can do the rest of the work; nil if nobody can
+	done []int  // images that were written
 }
 
 func (f *failure) Error() string { return f.text }
@@ -52,7 +53,7 @@ func (g *group) run(ctx context.Context, out *ui.Output, args []string, input st
 		case f.rest == nil:
 			return cli.Coded(f.code, f)
 		}
-		g.Hosts = f.rest
+		g.Hosts, g.done = f.rest, append(append([]int{}, g.done...), f.done...) // not nil
 		var names []string
 		for _, h := range f.rest {
 			names = append(names, g.name(&h))
@@ -92,12 +93,10 @@ func (g *group) once(ctx context.Context, s *screen, args []string, input string
 			end = r.tick()
 		}
 	}
-	if len(r.failed) == 0 {
-		return nil
+	if len(r.failed) > 0 {
+		return r.failure()
 	}
-	f, done := r.failure()
-	g.done = append(append([]int{}, g.done...), done...) // not nil
-	return f
+	return nil
 }
 
 // members are the ranks of a start.
@@ -168,8 +167,8 @@ func since(t *time.Duration, is bool) {
 
 // failure names the ranks to blame: of those that were lost the one that is behind, or else one that was
 // interrupted, which others may only see as a lost connection, or else the one that has failed first, and all with
-// the same reason. What all ranks report is no matter of one rank. done are the images that were written.
-func (r *members) failure() (f *failure, done []int) {
+// the same reason. What all ranks report is no matter of one rank.
+func (r *members) failure() *failure {
 	r.Lock()
 	defer r.Unlock()
 	all, first := r.all, r.failed[0]
@@ -179,7 +178,7 @@ func (r *members) failure() (f *failure, done []int) {
 			first = p
 		}
 	}
-	f = &failure{cause: first.why}
+	f := &failure{cause: first.why, done: all[0].beat.Done}
 	var names []string
 	for _, p := range all {
 		if p.why == f.cause {
@@ -191,7 +190,7 @@ func (r *members) failure() (f *failure, done []int) {
 	if len(names) < len(all) || f.lost {
 		f.text = strings.Join(names, " and ") + ": " + f.text
 	}
-	return f, all[0].beat.Done
+	return f
 }
 
 // end ends the ranks that run: all find their standard input closed, and those that do not end then, or are silent, are
