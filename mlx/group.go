@@ -23,13 +23,7 @@ type Group struct {
 
 // GroupBackends are the backends of groups that the library has, by MLX's names for them.
 func GroupBackends() []string {
-	var all []string
-	for _, name := range []string{"nccl", "ring", "jaccl"} {
-		if mlxc.DistributedIsAvailable(name) {
-			all = append(all, name)
-		}
-	}
-	return all
+	return slices.DeleteFunc([]string{"nccl", "ring", "jaccl"}, func(name string) bool { return !mlxc.DistributedIsAvailable(name) })
 }
 
 // JoinGroup connects this process with the others of its group, and waits for them. backend is a name
@@ -44,11 +38,8 @@ func JoinGroup(backend string) (*Group, error) {
 	if backend == "ring" {
 		watchSockets()
 	}
-	g := &Group{handle: handle, backend: backend, at: int(mlxc.DistributedGroupRank(handle)), received: new(int64)}
-	for rank := range int(mlxc.DistributedGroupSize(handle)) {
-		g.members = append(g.members, rank)
-	}
-	return g, nil
+	return &Group{handle: handle, backend: backend, members: sequence(int(mlxc.DistributedGroupSize(handle))),
+		at: int(mlxc.DistributedGroupRank(handle)), received: new(int64)}, nil
 }
 
 // Rank is the number of this process in the group, from 0.

@@ -11,6 +11,7 @@ import (
 	"path"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -32,6 +33,32 @@ const (
 
 // Splits are the values of Request.Split.
 var Splits = []string{SplitAuto, SplitPictures, SplitPasses, SplitSequence, SplitStages}
+
+// JoinGroup connects this process with those that were started together with it, as MLX's environment
+// variables describe them. It returns nil for a process that is alone, without MLX_RANK.
+func JoinGroup() (*mlx.Group, error) {
+	rank := os.Getenv("MLX_RANK")
+	if rank == "" {
+		return nil, nil
+	}
+	if n, err := strconv.Atoi(rank); err != nil || n < 0 {
+		return nil, errs.Requestf("environment variable MLX_RANK is %q: must be a number from 0", rank)
+	}
+	available := mlx.GroupBackends()
+	for _, backend := range []struct{ name, variable string }{
+		{"nccl", "NCCL_HOST_IP"}, {"jaccl", "MLX_IBV_DEVICES"}, {"ring", "MLX_HOSTFILE"},
+	} {
+		switch found := os.Getenv(backend.variable) != ""; {
+		case found && slices.Contains(available, backend.name):
+			return mlx.JoinGroup(backend.name)
+		case found && backend.name != "nccl": // whose address a process with ring may have too
+			return nil, fmt.Errorf("environment variable %s is for MLX's backend %s, which this library does not have (it has %s)",
+				backend.variable, backend.name, strings.Join(available, ", "))
+		}
+	}
+	return nil, errs.Requestf("MLX_RANK is set, but none of MLX_HOSTFILE, NCCL_HOST_IP and MLX_IBV_DEVICES: they tell where the other " +
+		"processes are (gomflux launch sets them)")
+}
 
 // A division has the parts of a pipeline's group that compute something together in a split, nil without.
 type division struct {
@@ -227,10 +254,7 @@ func Agree(g *mlx.Group, fields []Field, failed error) error {
 		if failed != nil {
 			own.Error, own.Request = failed.Error(), errors.Is(failed, errs.ErrRequest)
 		}
-		var err error
-		if text, err = json.Marshal(own); err != nil {
-			return err
-		}
+		text, _ = json.Marshal(own) // only texts
 	}
 	all := make([]member, g.Size())
 	for rank, text := range g.Gather(text) {
@@ -238,8 +262,6 @@ func Agree(g *mlx.Group, fields []Field, failed error) error {
 		if err := json.Unmarshal(text, m); len(text) > 0 && err != nil {
 			return fmt.Errorf("rank %d runs another version of gomflux: %w", rank, err)
 		}
-	}
-	for rank, m := range all {
 		if failed == nil && m.Error != "" {
 			if failed = fmt.Errorf("rank %d (%s): %s", rank, m.Host, m.Error); m.Request {
 				failed = errs.Request(failed)
@@ -399,9 +421,8 @@ func (r *Run) rows() *mlx.Group {
 // allHave reports whether all processes that encode an image together have its latents already.
 func (r *Run) allHave(own bool) bool {
 	if g := r.rows(); g != nil {
-		for _, has := range g.Gather(fmt.Append(nil, own)) {
-			own = own && string(has) == "true"
-		}
+		all, _ := gather(g, own)
+		own = !slices.Contains(all, false)
 	}
 	return own
 }

@@ -78,7 +78,7 @@ func (b *benchmark) run(ctx context.Context) error {
 
 // join connects the command with the others that were started together with it, of which rank 0 prints the results.
 func (b *benchmark) join(ctx context.Context) (err error) {
-	if b.group, err = cli.JoinEngine(ctx, b.split.Value, b.out); err != nil || b.group == nil {
+	if _, b.group, err = cli.JoinEngine(ctx, b.split.Value, b.out); err != nil || b.group == nil {
 		return err
 	}
 	if b.textTokens.Given() {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,29 +60,26 @@ func Join(ctx context.Context, split *gomflux.Split, out *ui.Output) (*gomflux.G
 	return group, nil
 }
 
-// JoinEngine is [Join] for commands that use the engine itself.
-func JoinEngine(ctx context.Context, split *gomflux.Split, out *ui.Output) (g *mlx.Group, err error) {
-	if joined, err := Join(ctx, split, out); err != nil || joined.Size() == 1 {
-		return nil, err
+// JoinEngine is [Join] for commands that use the engine itself: it returns its group too, nil for a process that is alone.
+func JoinEngine(ctx context.Context, split *gomflux.Split, out *ui.Output) (group *gomflux.Group, g *mlx.Group, err error) {
+	if group, err = Join(ctx, split, out); err != nil || group.Size() == 1 {
+		return group, nil, err
 	}
 	err = mlx.Do(ctx, func() (err error) {
 		g, err = models.JoinGroup() // the same again
 		return err
 	})
-	return g, err
+	return group, g, err
 }
 
 // Share returns the value that rank 0 passes.
 func Share[T any](ctx context.Context, group *gomflux.Group, v T) (T, error) {
 	all, err := Gather(ctx, group, v)
-	if err != nil {
-		return v, err
-	}
-	return all[0], nil
+	return append(all, v)[0], err
 }
 
 // Gather returns the values that the processes pass, by their ranks.
-func Gather[T any](ctx context.Context, group *gomflux.Group, v T) ([]T, error) {
+func Gather[T any](ctx context.Context, group *gomflux.Group, v T) (all []T, err error) {
 	if group.Size() == 1 {
 		return []T{v}, nil
 	}
@@ -90,14 +88,9 @@ func Gather[T any](ctx context.Context, group *gomflux.Group, v T) ([]T, error) 
 		return nil, err
 	}
 	texts, err := group.Gather(ctx, text)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]T, len(texts))
+	all = make([]T, len(texts))
 	for i, text := range texts {
-		if err := json.Unmarshal(text, &all[i]); err != nil {
-			return nil, fmt.Errorf("rank %d: %w", i, err)
-		}
+		err = cmp.Or(err, json.Unmarshal(text, &all[i]))
 	}
-	return all, nil
+	return all, err
 }

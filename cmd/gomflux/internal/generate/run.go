@@ -54,7 +54,7 @@ type generation struct {
 
 	group  *gomflux.Group // nil for a process that is alone
 	random *rand.Rand     // draws seeds; nil for a process that is alone
-	done   map[int]bool   // the images that an earlier start of the same run has written
+	done   []int          // the images that an earlier start of the same run has written
 
 	model             *gomflux.Model
 	debugger          *record.Host       // nil without a debugging session

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
@@ -120,7 +121,7 @@ type chunk struct{ first, n int }
 // isDone reports whether an earlier start of this run has written a chunk.
 func (g *generation) isDone(c chunk) bool {
 	for i := range c.n {
-		if !g.done[c.first+i] {
+		if !slices.Contains(g.done, c.first+i) {
 			return false
 		}
 	}
@@ -183,7 +184,7 @@ func (g *generation) generateRound(ctx context.Context, round []chunk) error {
 			steps = make([][]sheetStep, c.n)
 		}
 		for i, result := range all[k] {
-			if g.done[c.first+i] { // in a batch with others that are not
+			if slices.Contains(g.done, c.first+i) { // in a batch with others that are not
 				continue
 			}
 			if err := g.finish(ctx, c.first+i, result, steps[i]); err != nil {

@@ -8,12 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
 )
 
 // Limits of doctor --hosts.
@@ -43,6 +49,12 @@ type hostReport struct {
 	Clock float64 `json:"clock_seconds"`
 }
 
+// A speed is that of the connection of two ranks.
+type speed struct {
+	Latency   float64 `json:"latency_seconds"` // of gathering one number
+	Bandwidth float64 `json:"bits_per_second"` // in each direction, while both send
+}
+
 type connectionReport struct {
 	Hosts [2]string `json:"hosts"`
 	speed
@@ -67,25 +79,26 @@ func (o *Flags) Diagnose(ctx context.Context, out *ui.Output, model string) erro
 	asked := time.Now()
 	infos, errs := g.versions(ctx)
 	answered := time.Now()
-	var good []int
+	var good []*host
 	for i, info := range infos {
 		h := hostReport{Name: g.Hosts[i].Name, VersionInfo: info}
-		if errs[i] != nil {
+		if h.Listen = nil; errs[i] != nil {
 			h.Problem = errs[i].Error()
 			r.Hosts = append(r.Hosts, h)
 			continue
 		}
-		good, h.Listen = append(good, i), nil
+		good = append(good, &g.Hosts[i])
 		// the clock was read between the two moments
 		h.Clock = min(0, info.Time.Sub(asked).Seconds()) + max(0, info.Time.Sub(answered).Seconds())
 		r.Hosts = append(r.Hosts, h)
-		if err := g.fits(i, info, infos[good[0]]); err != nil {
+		first := r.Hosts[good[0].number]
+		if err := g.fits(i, info, first.VersionInfo); err != nil {
 			r.advise("%v", err)
 		}
-		if h.Clock < -maxClock || h.Clock > maxClock {
+		if math.Abs(h.Clock) > maxClock {
 			r.advise("%s: its clock is %+.0f s off (have the system set it)", h.Name, h.Clock)
 		}
-		if first := r.Hosts[good[0]]; info.System != first.System {
+		if info.System != first.System {
 			r.advise("%s has %s, and %s %s: images can differ by rounding", h.Name, info.System, first.Name, first.System)
 		}
 	}
@@ -94,8 +107,9 @@ func (o *Flags) Diagnose(ctx context.Context, out *ui.Output, model string) erro
 	}
 	for i, a := range good {
 		for _, b := range good[i+1:] {
-			out.Status("measuring %s and %s", g.Hosts[a].Name, g.Hosts[b].Name)
-			r.connect(ctx, g, a, b)
+			out.Status("measuring %s and %s", a.Name, b.Name)
+			g.Hosts = []host{*a, *b}
+			r.connect(ctx, &g)
 			out.ClearStatus()
 		}
 	}
@@ -109,52 +123,61 @@ func (r *hostsReport) advise(format string, args ...any) {
 	r.Advice = append(r.Advice, fmt.Sprintf(format, args...))
 }
 
-// compareModel compares the files of a model on the hosts by their hashes.
-func (g *group) compareModel(ctx context.Context, r *hostsReport, model string, good []int) error {
-	files, errs := make([]map[string]string, len(g.Hosts)), make([]error, len(g.Hosts))
+// compareModel compares the files of a model on hosts by their hashes.
+func (g *group) compareModel(ctx context.Context, r *hostsReport, model string, hosts []*host) error {
+	type file struct{ Path, SHA256 string }
+	shown, errs := make([]struct{ Files []file }, len(hosts)), make([]error, len(hosts))
 	var wg sync.WaitGroup
-	for _, i := range good {
+	for i, h := range hosts {
 		wg.Go(func() {
-			text, err := g.output(ctx, maxHash, i, "show", "--json", "--hash", "--", model)
-			var shown struct {
-				Files []struct{ Path, SHA256 string }
-			}
-			if err == nil {
-				err = json.Unmarshal(text, &shown)
-			}
-			if err != nil {
-				errs[i] = cli.Coded(cli.ExitModel, fmt.Errorf("%s: %w", g.Hosts[i].Name, err))
-			}
-			files[i] = map[string]string{}
-			for _, f := range shown.Files {
-				files[i][f.Path] = f.SHA256
+			if err := g.ask(ctx, maxHash, h, &shown[i], "show", "--json", "--hash", "--", model); err != nil {
+				errs[i] = cli.Coded(cli.ExitModel, fmt.Errorf("%s: %w", h.Name, err))
 			}
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil || len(good) == 0 {
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	first := good[0]
-	for _, i := range good[1:] {
-		for _, path := range cli.SortedKeys(files[first]) {
-			if files[i][path] != files[first][path] {
+	for i, h := range hosts {
+		for _, f := range shown[0].Files {
+			if !slices.Contains(shown[i].Files, f) {
 				r.advise("%s: %s of %s is missing or another file than on %s (gomflux pull --verify compares it with the hub)",
-					g.Hosts[i].Name, path, model, g.Hosts[first].Name)
+					h.Name, f.Path, model, hosts[0].Name)
 			}
 		}
 	}
 	return nil
 }
 
-// connect measures the connection of two hosts.
-func (r *hostsReport) connect(ctx context.Context, g group, a, b int) {
-	g.Hosts = []host{g.Hosts[a], g.Hosts[b]}
+// newMeasureCommand is the command that doctor --hosts launches on every pair.
+func newMeasureCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "measure",
+		Short:  "Measure the connection of two ranks (doctor --hosts does this)",
+		Hidden: true,
+		Args:   cli.NoArgs(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return mlx.Do(cmd.Context(), func() error {
+				g, err := models.JoinGroup()
+				if err != nil {
+					return err
+				}
+				const elements = 4 << 20 // 16 MB, of the size of a layer's keys and values
+				return ui.WriteJSON(cmd.OutOrStdout(), speed{models.GatherTime(g, 1, 100),
+					32 * elements / models.GatherTime(g, elements, 4)})
+			})
+		},
+	}
+}
+
+// connect measures the connection of the two hosts of a group.
+func (r *hostsReport) connect(ctx context.Context, g *group) {
 	c := connectionReport{Hosts: [2]string{g.Hosts[0].Name, g.Hosts[1].Name}}
 	ctx, cancel := context.WithTimeoutCause(ctx, maxMeasure, fmt.Errorf("no connection for %v (is there a firewall?)", maxMeasure))
 	defer cancel()
 	var text bytes.Buffer
-	err := g.run(ctx, &ui.Output{Stdout: &text, Stderr: io.Discard}, []string{"launch", "measure", g.Backend}, "")
+	err := g.run(ctx, &ui.Output{Stdout: &text, Stderr: io.Discard}, []string{"launch", "measure"}, "")
 	if err == nil {
 		err = json.Unmarshal(text.Bytes(), &c.speed)
 	}

@@ -4,6 +4,7 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,7 @@ type host struct {
 	IPs  []string `json:"ips"`  // to which the others connect
 	RDMA []any    `json:"rdma"` // for every rank, the device or the devices that connect to it, null for itself
 
+	number    int           // of this host among those of the file, or of the rank on this machine
 	addresses []string      // with ports, on which its rank listens
 	took      time.Duration // until it had told its version
 }
@@ -42,13 +44,14 @@ type host struct {
 // A group is what the ranks of a run have in common. Its tags are those of mlx.launch's host files, which
 // can also be only the list of hosts.
 type group struct {
-	Hosts   []host   `json:"hosts"` // by rank
+	Hosts   []host   `json:"hosts"` // by rank; without those that were lost
 	Backend string   `json:"backend"`
 	Env     []string `json:"envs"`
 
 	local   bool   // all ranks are on this machine
 	program string // path of gomflux elsewhere
 	port    int    // the first one, 0 for free ones
+	done    []int  // images that were written before ranks were lost, nil if none was
 }
 
 // readFile reads a host file. As in mlx.launch names that it does not know are ignored.
@@ -64,7 +67,7 @@ func (g *group) readFile(name string) error {
 	if err := json.Unmarshal(text, to); err != nil {
 		return fmt.Errorf(`%w (expected JSON as mlx.launch reads it: [{"ssh": "mac1", "ips": ["10.0.0.1"]}, ...])`, err)
 	}
-	return g.check()
+	return nil
 }
 
 // check refuses hosts and backends that cannot be. Of a jaccl ring the backend becomes jaccl.
@@ -126,20 +129,19 @@ func (o *Flags) Given() bool { return o.hosts != nil || o.file != "" }
 
 // group reads the flags and the host file.
 func (o *Flags) group() (g group, err error) {
+	from := ""
 	switch {
 	case o.local.Given() && o.Given() || o.hosts != nil && o.file != "":
 		return g, errors.New("give one of --hosts, --hostfile and --local")
 	case o.file != "":
-		if err := g.readFile(o.file); err != nil {
-			return g, fmt.Errorf("host file %s: %w", o.file, err)
-		}
-	case o.hosts != nil:
+		from, err = "host file "+o.file+": ", g.readFile(o.file)
+	default:
 		for _, name := range o.hosts {
 			g.Hosts = append(g.Hosts, host{Name: name})
 		}
-		if err := g.check(); err != nil {
-			return g, err
-		}
+	}
+	if err = cmp.Or(err, g.check()); err != nil {
+		return g, fmt.Errorf("%s%w", from, err)
 	}
 	for range o.local.OrZero() {
 		g.Hosts = append(g.Hosts, host{Name: "localhost", IPs: []string{"127.0.0.1"}})
@@ -157,8 +159,9 @@ func (o *Flags) group() (g group, err error) {
 	case 1:
 		return g, errors.New("one rank is not a group: run the command without gomflux launch, or give two hosts or --local 2")
 	}
-	for i, h := range g.Hosts {
-		if g.Backend == jaccl && (len(h.RDMA) != len(g.Hosts) || h.RDMA[i] != nil) {
+	for i := range g.Hosts {
+		h := &g.Hosts[i]
+		if h.number = i; g.Backend == jaccl && (len(h.RDMA) != len(g.Hosts) || h.RDMA[i] != nil) {
 			return g, fmt.Errorf("host %s: jaccl needs a host file whose rdma has a device for each of the %d hosts, and null for the "+
 				"host itself (mlx.distributed_config writes one)", h.Name, len(g.Hosts))
 		}
@@ -166,12 +169,12 @@ func (o *Flags) group() (g group, err error) {
 	return g, nil
 }
 
-// name is how messages call a rank.
-func (g *group) name(host int) string {
+// name is how messages call the rank of a host.
+func (g *group) name(h *host) string {
 	if g.local {
-		return fmt.Sprintf("rank %d", host)
+		return fmt.Sprintf("rank %d", h.number)
 	}
-	return g.Hosts[host].Name
+	return h.Name
 }
 
 // here reports whether a host is this machine.
@@ -179,8 +182,7 @@ func (h *host) here() bool { return h.Name == "localhost" || h.Name == "127.0.0.
 
 // command returns gomflux with simple arguments on a host; what it starts is killed when ctx is done. ssh passes them to the
 // user's shell there, whose PATH often lacks the folders of Homebrew and Go.
-func (g *group) command(ctx context.Context, host int, args ...string) *exec.Cmd {
-	h := g.Hosts[host]
+func (g *group) command(ctx context.Context, h *host, args ...string) *exec.Cmd {
 	program, err := os.Executable()
 	line := append([]string{os.Args[0]}, args...)
 	if !h.here() {
@@ -193,10 +195,8 @@ func (g *group) command(ctx context.Context, host int, args ...string) *exec.Cmd
 		}
 	}
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Args, cmd.Err, cmd.Cancel, cmd.WaitDelay = line, err, func() error { return killGroup(cmd) }, 2*time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the launcher, which ends all
+	cmd.Args, cmd.Err, cmd.WaitDelay = line, err, 2*time.Second
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and what it has started
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                                // Ctrl-C is for the launcher, which ends all
 	return cmd
 }
-
-// killGroup ends a process and those that it started.
-func killGroup(cmd *exec.Cmd) error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"github.com/creack/pty"
@@ -112,7 +111,12 @@ func TestEnvironment(t *testing.T) {
 				port++
 			}
 		}
-		env, files := g.environment(test.hosts, len(test.hosts)-1)
+		all := g.Hosts
+		g.Hosts = nil
+		for _, i := range test.hosts {
+			g.Hosts = append(g.Hosts, all[i])
+		}
+		env, files := g.environment(len(g.Hosts) - 1)
 		for name, text := range files {
 			env = append(env, name+":"+text)
 		}
@@ -140,9 +144,14 @@ func TestRead(t *testing.T) {
 	} {
 		var out strings.Builder
 		p := process{prefix: test.prefix, screen: &screen{stderr: &out}}
-		p.read(iotest.OneByteReader(strings.NewReader(test.text)))
-		if out.String() != test.want || p.held != test.held || len(p.beat.Done) != test.done {
-			t.Errorf("%q: printed %q, kept %q, %d done", test.text, out.String(), p.held, len(p.beat.Done))
+		for _, b := range []byte(test.text) {
+			p.Write([]byte{b})
+		}
+		if p.say(p.unread); !p.held {
+			p.last = ""
+		}
+		if out.String() != test.want || p.last != test.held || len(p.beat.Done) != test.done {
+			t.Errorf("%q: printed %q, kept %q, %d done", test.text, out.String(), p.last, len(p.beat.Done))
 		}
 	}
 }
@@ -286,21 +295,22 @@ func TestTick(t *testing.T) {
 		{[]string{`{"joining":true}`, silent}, "r1: was silent for 10s ", 5},
 		{[]string{`{"lost":1}`, `{"lost":2}`, `{"lost":1}`, `{}`}, "r1: the connection to other ranks was lost ", 5},
 		{[]string{`{"lost":1}`, `{"lost":1}`, silent}, "r2: was silent for 10s ", 5},
-		{[]string{failed, `{"lost":1}`, `{}`}, "r0: has ended with exit code 0", 2},
+		{[]string{failed, `{"lost":1}`, `{}`}, "r0: has failed", 2},
 		{[]string{failed, `{}`, silent}, "r2: was silent for 10s ", 5},
 		{[]string{silent, silent, `{}`}, "r0 and r1: was silent for 10s ", 5},
 		{[]string{`{"step":3,"progress":"step 2/9","longest":2}`, `{"step":4,"longest":1}`},
 			"r0: got no further than step 2/9 for 8s (no step before took more than 2 s)", 9},
 		{[]string{`{"step":1}`, `{"step":1}`}, "", 0}, // compiles
 	} {
-		r := &members{}
+		r := &members{screen: &screen{}}
 		for i, beat := range test.beats {
-			p := &process{name: fmt.Sprint("r", i), cmd: &exec.Cmd{ProcessState: &os.ProcessState{}}, over: beat == failed}
+			p := &process{name: fmt.Sprint("r", i), over: beat == failed}
 			r.all = append(r.all, p)
 			if beat == silent {
 				p.silence = 6 * time.Second
 			}
 			if p.over {
+				p.why = cause{"has failed", 3, false}
 				r.failed = append(r.failed, p)
 			}
 		}
@@ -308,11 +318,12 @@ func TestTick(t *testing.T) {
 		for second := 1; second <= 60 && got == ""; second++ {
 			for i, p := range r.all {
 				if test.beats[i] != silent {
+					p.silence = 0
 					p.heard(test.beats[i])
 				}
 			}
-			if _, end := r.tick(); end {
-				got, seconds = newFailure(r.all, r.failed).Error(), second
+			if r.tick() {
+				got, seconds = r.failure().Error(), second
 			}
 		}
 		if !strings.HasPrefix(got, test.want) || (got == "") != (test.want == "") || seconds != test.seconds {
@@ -500,7 +511,7 @@ func TestScreen(t *testing.T) {
 	s.show("step 1")
 	s.Write([]byte("x.png\n"))
 	s.show("step 2")
-	s.print(s.stderr, "a line\n")
+	s.print(s.stderr, "a line\n", s.status)
 	s.show("")
 	const clear = "\r\x1b[K"
 	if want := clear + "step 1" + clear + "x.png\nstep 1" + clear + "step 2" + clear + "a line\nstep 2" + clear; out.String() != want {

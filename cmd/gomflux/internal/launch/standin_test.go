@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -156,7 +157,7 @@ func play(args []string) int {
 		case "resumable":
 			rank.Resumable(true)
 		case "done":
-			if !rank.Before()[n] {
+			if !slices.Contains(rank.Before(), n) {
 				rank.Done(n)
 			}
 		case "progress":

@@ -159,7 +159,7 @@ func newParityRunCommand() *cobra.Command {
 // join connects the command with the others that were started together with it. Each replays the run, and
 // rank 0 prints what it sees.
 func (o *parityRunOptions) join(ctx context.Context, out *ui.Output, p *parity.Options) (err error) {
-	if p.Group, err = cli.JoinEngine(ctx, o.split.Value, out); err != nil || p.Group == nil {
+	if _, p.Group, err = cli.JoinEngine(ctx, o.split.Value, out); err != nil || p.Group == nil {
 		return err
 	}
 	if o.precise != "" || o.blind {

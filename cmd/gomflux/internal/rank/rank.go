@@ -67,7 +67,6 @@ func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
 	os.Unsetenv(Env)               // a process that this one starts has no launcher
 	signal.Ignore(syscall.SIGPIPE) // of standard error, if the launcher is gone: end comes instead
 	line.to = stderr
-	input, write := io.Pipe()
 	var silence atomic.Int32 // in seconds, without those in which this process was stopped itself
 	go func() {
 		for ; ; time.Sleep(Interval) {
@@ -79,22 +78,17 @@ func Start(stdin io.Reader, stderr io.Writer, end func()) io.Reader {
 		}
 		end()
 	}()
+	lines, input := bufio.NewReader(stdin), ""
+	first, err := lines.ReadBytes('\n')
+	json.Unmarshal(first, &input) // half a line is no input: the launcher is gone
 	go func() {
-		lines := bufio.NewReader(stdin)
-		first, err := lines.ReadBytes('\n')
-		go func() { // the command may never read it
-			var text string
-			json.Unmarshal(first, &text) // half a line is no input: the launcher is gone
-			io.WriteString(write, text)
-			write.Close()
-		}()
 		for err == nil {
 			silence.Store(0)
 			_, err = lines.ReadByte()
 		}
 		end()
 	}()
-	return input
+	return strings.NewReader(input)
 }
 
 // report changes the next beat, and writes it now, in one piece, or when it is time.
@@ -139,14 +133,7 @@ func Report(p gomflux.Progress) {
 }
 
 // Before returns the indices of the images that earlier starts of this run have written, nil in the first start.
-func Before() map[int]bool {
-	var done []int
-	if json.Unmarshal([]byte(os.Getenv(EnvDone)), &done); done == nil {
-		return nil
-	}
-	before := map[int]bool{}
-	for _, i := range done {
-		before[i] = true
-	}
-	return before
+func Before() (done []int) {
+	json.Unmarshal([]byte(os.Getenv(EnvDone)), &done) // "" in a process without a launcher
+	return done
 }

@@ -87,14 +87,9 @@ type group struct {
 
 // join connects this process with the others.
 func (g *group) join(ctx context.Context, split *cli.SplitFlag, out *ui.Output) (err error) {
-	if g.Group, err = cli.Join(ctx, split.Value, out); err != nil || g.Size() == 1 {
-		return err
-	}
 	g.split = split.OrZero()
-	return mlx.Do(ctx, func() (err error) {
-		g.engine, err = models.JoinGroup() // the same again
-		return err
-	})
+	g.Group, g.engine, err = cli.JoinEngine(ctx, split.Value, out)
+	return err
 }
 
 // tell tells the others an order, if there are any, and returns what do returns, which does it here.
