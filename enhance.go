@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"image"
 	"io/fs"
 
@@ -77,8 +78,9 @@ type Box struct {
 // transformers. Those with the value zero have no effect, but a Temperature of zero always chooses the most
 // likely word.
 type Sampling struct {
-	Temperature, TopP, MinP                              float64
+	Temperature                                          float64
 	TopK                                                 int
+	TopP, MinP                                           float64
 	RepetitionPenalty, PresencePenalty, FrequencyPenalty float64
 }
 
@@ -143,7 +145,11 @@ func (m *LanguageModel) Close() error {
 func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, references []image.Image, o *LanguageOptions,
 ) (*Enhanced, error) {
 	o = cmp.Or(o, &LanguageOptions{})
-	class, err := s.class()
+	x, err := s.found.Index()
+	if err != nil {
+		return nil, err
+	}
+	class, err := family.Of(s.found.FS, x)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +157,7 @@ func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, r
 	for _, b := range o.Boxes {
 		boxes = append(boxes, family.Box(b))
 	}
-	rewriter, err := family.RewriterFor(class).WithBoxes(boxes)
+	rewriter, err := family.RewriterFor(class.Name).WithBoxes(boxes)
 	if err != nil {
 		return nil, public(err)
 	}
@@ -162,22 +168,15 @@ func (m *LanguageModel) Enhance(ctx context.Context, s *Source, prompt string, r
 	}
 	size := image.Pt(cmp.Or(o.Width, 1024), cmp.Or(o.Height, 1024))
 	made, err := onMLX(ctx, func() (models.Enhanced, error) {
-		return m.model.Enhance(prompt, references, len(references) > 0, size, rewriter, o.Seed, o.piece())
+		return m.model.Enhance(prompt, references, size, rewriter, o.Seed, o.piece())
 	})
 	if err != nil {
 		return nil, err
 	}
-	source := rewriter.Source
-	if made.Own {
-		source = "the model's own " + rewriter.Component
+	if made.Lost != "" && o.Warn != nil {
+		o.Warn(fmt.Sprintf("the language model changed the quoted text %q, twice: the prompt stays as it was typed", made.Lost))
 	}
-	if made.Kept != "" && o.Warn != nil {
-		o.Warn(made.Kept + ", twice: the prompt stays as it was typed")
-	}
-	return &Enhanced{
-		Prompt: made.Text.Text, Original: prompt, Model: m.name, Thinking: made.Thinking, Tokens: made.Tokens, Whole: made.Whole,
-		Source: source,
-	}, nil
+	return &Enhanced{made.Text.Text, prompt, m.name, made.Thinking, made.Tokens, made.Whole, made.Source}, nil
 }
 
 // Enhance is [LanguageModel.Enhance] for the model's own family, with a language model that is loaded for
@@ -211,30 +210,20 @@ type Answer struct {
 // and Text.
 func (m *LanguageModel) Chat(ctx context.Context, messages []Message, o *LanguageOptions) (*Answer, error) {
 	o = cmp.Or(o, &LanguageOptions{})
-	var turns []textgen.Message
-	var images []image.Image
-	for _, message := range messages {
-		turn := textgen.Message{Role: message.Role}
+	turns := make([]textgen.Message, len(messages))
+	for i, message := range messages {
+		turns[i].Role = message.Role
 		for _, p := range message.Parts {
-			turn.Content = append(turn.Content, textgen.Content{Text: p.Text, Image: p.Image != nil})
-			if p.Image != nil {
-				images = append(images, p.Image)
-			}
-		}
-		turns = append(turns, turn)
-	}
-	to := textgen.Options{MaxTokens: cmp.Or(o.MaxTokens, 512), StopTexts: o.Stop}
-	if s := o.Sampling; s != nil {
-		to.Sampling = textgen.Sampling{
-			Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP, RepetitionPenalty: s.RepetitionPenalty,
-			PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
+			turns[i].Content = append(turns[i].Content, textgen.Content(p))
 		}
 	}
-	to.Seed = o.Seed
+	to := textgen.Options{
+		Sampling: textgen.Sampling(*cmp.Or(o.Sampling, &Sampling{})), Seed: o.Seed, MaxTokens: cmp.Or(o.MaxTokens, 512), StopTexts: o.Stop,
+	}
 	if err := to.Validate(); err != nil {
 		return nil, public(errs.Request(err))
 	}
-	return m.answer(ctx, func() (textgen.Text, error) { return m.model.Write(turns, images, false, to, o.piece()) })
+	return m.answer(ctx, func() (textgen.Text, error) { return m.model.Write(turns, false, to, o.piece()) })
 }
 
 // answer returns what f writes on the MLX thread.
@@ -247,13 +236,10 @@ func (m *LanguageModel) answer(ctx context.Context, f func() (textgen.Text, erro
 }
 
 // Describe answers a question about an image. Without one, it returns a prompt that would draw the image
-// again. The language model is loaded for this, and freed before Describe returns.
+// again. The options are those of [LanguageModel.Chat]. The language model is loaded for this, and freed before
+// Describe returns.
 func (s *Source) Describe(ctx context.Context, img image.Image, question string, o *LanguageOptions) (*Answer, error) {
-	return withLanguage(ctx, s, o, func(m *LanguageModel) (*Answer, error) {
-		o := cmp.Or(o, &LanguageOptions{})
-		to := textgen.Options{Sampling: textgen.Sampling{Seed: o.Seed}, MaxTokens: cmp.Or(o.MaxTokens, 512)}
-		return m.answer(ctx, func() (textgen.Text, error) { return m.model.Describe(img, question, to, o.piece()) })
-	})
+	return withLanguage(ctx, s, o, func(m *LanguageModel) (*Answer, error) { return m.Chat(ctx, Question(img, question), o) })
 }
 
 // Question returns the conversation of [Source.Describe].
@@ -303,19 +289,6 @@ func (o *LanguageOptions) piece() func(textgen.Piece) {
 		return nil
 	}
 	return func(p textgen.Piece) { mlx.Call(func() { o.Text(p.Text, p.Thinking) }) }
-}
-
-// class returns the pipeline class of the source.
-func (s *Source) class() (string, error) {
-	x, err := s.found.Index()
-	if err != nil {
-		return "", err
-	}
-	c, err := family.Of(s.found.FS, x)
-	if err != nil {
-		return "", err
-	}
-	return c.Name, nil
 }
 
 // withLanguage loads a language model, calls f, and frees it.

@@ -178,7 +178,7 @@ func (m *LanguageModel) Measure(prompt, tokens int) (s Speed) {
 	defer cache.Close()
 	s.Compiled = cache.Compiled()
 	last, made := time.Now(), 0
-	textgen.Draw(m.forward(cache, nil), ids, tokens, textgen.Sampling{}, func() {
+	textgen.Draw(m.forward(cache, nil), ids, tokens, func() {
 		took := time.Since(last)
 		if last = time.Now(); s.Read == 0 {
 			s.Read = took
@@ -341,38 +341,40 @@ const usualTokens = 4096
 // down, since they would take thousands of tokens.
 const maxSeen = 1 << 20
 
-// Write writes the answer to a conversation. images are those of the messages, in order. It must run on
-// the MLX thread.
-func (m *LanguageModel) Write(messages []textgen.Message, images []image.Image, thinking bool, o textgen.Options,
-	piece func(textgen.Piece),
+// Write writes the answer to a conversation. It must run on the MLX thread.
+func (m *LanguageModel) Write(messages []textgen.Message, thinking bool, o textgen.Options, piece func(textgen.Piece),
 ) (t textgen.Text, err error) {
 	if m.tokenizer == nil {
 		return t, ErrClosed
 	}
-	if len(images) > 0 && m.blind != nil {
-		return t, errs.Request(m.blind)
+	var inputs []textenc.VisionInput
+	for _, message := range messages {
+		for _, c := range message.Content {
+			if c.Image == nil {
+				continue
+			}
+			in, err := m.see(c.Image)
+			if err != nil {
+				return t, errs.Request(err)
+			}
+			inputs = append(inputs, in)
+		}
 	}
 	ids, err := m.encode(messages, thinking)
 	if err != nil {
 		return t, err
-	}
-	var inputs []textenc.VisionInput
-	for _, img := range images {
-		in, err := m.see(img)
-		if err != nil {
-			return t, errs.Request(err)
-		}
-		inputs = append(inputs, in)
 	}
 	if len(inputs) > 0 {
 		if ids, err = m.model.Images().ExpandImages(ids, inputs); err != nil {
 			return t, err
 		}
 	}
-	if m.context > 0 && len(ids) >= m.context {
-		return t, errs.Requestf("the prompt has %d tokens: the language model can see %d, with those of the text", len(ids), m.context)
+	if o.Stop = m.stop; m.context > 0 {
+		if len(ids) >= m.context {
+			return t, errs.Requestf("the prompt has %d tokens: the language model can see %d, with those of the text", len(ids), m.context)
+		}
+		o.MaxTokens = min(o.MaxTokens, m.context-len(ids))
 	}
-	o.Context, o.Stop = m.context, m.stop
 	cache := m.newCache(m.capacity(len(ids), o.MaxTokens))
 	defer cache.Close()
 	return textgen.Generate(m.forward(cache, inputs), m.tokenizer, ids, o, piece)
@@ -390,13 +392,12 @@ func (m *LanguageModel) capacity(prompt, tokens int) int {
 // encode returns the ids of a conversation. For a model that rewrites prompts, the template ends with the
 // message, and the tokenizer adds its special tokens, as in diffusers' pipelines.
 func (m *LanguageModel) encode(messages []textgen.Message, thinking bool) ([]int32, error) {
-	render := m.template.Render
-	if m.rewrites {
-		render = m.template.RenderMessages
+	parts, err := m.template.Render(messages, thinking, !m.rewrites)
+	if errors.Is(err, textgen.ErrRefused) {
+		err = errs.Request(err)
 	}
-	parts, err := render(messages, thinking)
 	if err != nil {
-		return nil, err
+		return nil, errs.Unsupported(err)
 	}
 	ids, err := m.tokenizer.EncodeParts(parts)
 	if err == nil && m.rewrites {
@@ -412,6 +413,9 @@ func (m *LanguageModel) encode(messages []textgen.Message, thinking bool) ([]int
 
 // see prepares an image for the vision encoder.
 func (m *LanguageModel) see(img image.Image) (in textenc.VisionInput, err error) {
+	if m.blind != nil {
+		return in, m.blind
+	}
 	p := m.processor.AtMost(maxSeen)
 	fit, err := p.Resized(img.Bounds().Size())
 	if err != nil {

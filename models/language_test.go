@@ -62,22 +62,23 @@ func TestWrite(t *testing.T) {
 			}
 			write := func(prompt string, images []image.Image, seed uint64) string {
 				message := textgen.Message{Role: "user"}
-				for range images {
-					message.Content = append(message.Content, textgen.Content{Image: true})
+				for _, img := range images {
+					message.Content = append(message.Content, textgen.Content{Image: img})
 				}
 				message.Content = append(message.Content, textgen.Content{Text: prompt})
-				o := textgen.Options{MaxTokens: 12, Sampling: textgen.Sampling{Temperature: 1, Seed: seed}}
-				text, err := m.Write([]textgen.Message{message}, images, false, o, nil)
+				o := textgen.Options{MaxTokens: 12, Sampling: textgen.Sampling{Temperature: 1}, Seed: seed}
+				text, err := m.Write([]textgen.Message{message}, false, o, nil)
 				if err != nil {
 					t.Fatalf("%s: %v", name, err)
 				}
 				return text.Text
 			}
 			first := write("a red fox", nil, 1)
-			if write("a red fox", nil, 1) != first || write("a red fox", nil, 2) == first {
-				t.Errorf("%s: seeds 1 and 2 write %q and %q", name, first, write("a red fox", nil, 2))
+			if write("a red fox", nil, 1) != first || write("a red fox", nil, 3) == first {
+				t.Errorf("%s: seeds 1 and 3 write %q and %q", name, first, write("a red fox", nil, 3))
 			}
-			_, err = m.Describe(img, "", textgen.Options{MaxTokens: 2}, nil)
+			shown := []textgen.Message{{Role: "user", Content: []textgen.Content{{Image: img}, {Text: "what?"}}}}
+			_, err = m.Write(shown, false, textgen.Options{MaxTokens: 2}, nil)
 			if name == "zimage-small" {
 				if !errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), "cannot see images") {
 					t.Errorf("%s: an image: %v", name, err)
@@ -151,29 +152,29 @@ func TestEnhanceQuotes(t *testing.T) {
 		r.MaxTokens = 8
 		lines := 0
 		count := func(p textgen.Piece) { lines += strings.Count(p.Text, "\n") }
-		e, err := m.Enhance(`a sign with "FOX 42"`, nil, false, size, r, 1, count)
-		if err != nil || !strings.Contains(e.Kept, `"FOX 42"`) || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
+		e, err := m.Enhance(`a sign with "FOX 42"`, nil, size, r, 1, count)
+		if err != nil || !strings.Contains(e.Lost, "FOX 42") || e.Text.Text != `a sign with "FOX 42"` || lines < 1 {
 			t.Errorf("%+v, %v, asked %d times", e, err, lines)
 		}
-		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
-		if err != nil || e.Kept != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
+		e, err = m.Enhance("a sign", nil, size, r, 1, nil)
+		if err != nil || e.Lost != "" || e.Text.Text == "a sign" || e.Text.Text == "" {
 			t.Errorf("%+v, %v", e, err)
 		}
-		if _, err = m.Enhance(" \n", nil, false, size, r, 1, nil); !errors.Is(err, errs.ErrRequest) {
+		if _, err = m.Enhance(" \n", nil, size, r, 1, nil); !errors.Is(err, errs.ErrRequest) {
 			t.Errorf("an empty prompt: %v", err)
 		}
 		r.MaxTokens = 0
-		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
-		if err != nil || e.Kept != "the language model wrote nothing" || e.Text.Text != "a sign" {
-			t.Errorf("a model that writes nothing: %+v, %v", e, err)
+		_, err = m.Enhance("a sign", nil, size, r, 1, nil)
+		if !errors.Is(err, textgen.ErrNothing) || err.Error() != "rewriting the prompt: the language model wrote nothing" {
+			t.Errorf("a model that writes nothing: %v", err)
 		}
 		r.MaxTokens, r.Sampling = 300, textgen.Sampling{}
-		e, err = m.Enhance("a sign", nil, false, size, r, 1, nil)
-		if err != nil || e.Kept != textgen.ErrLoop.Error() || e.Text.Text != "a sign" {
-			t.Errorf("a model that repeats a token: %+v, %v", e, err)
+		lines = 0
+		if _, err = m.Enhance("a sign", nil, size, r, 1, count); !errors.Is(err, textgen.ErrLoop) || lines < 2 {
+			t.Errorf("a model that repeats a token, asked %d times: %v", lines, err)
 		}
 		long := strings.Repeat("word ", 50_000)
-		_, err = m.Enhance(long, nil, false, size, r, 1, nil)
+		_, err = m.Enhance(long, nil, size, r, 1, nil)
 		if err == nil || !strings.Contains(err.Error(), "the language model can see") {
 			t.Errorf("a long prompt: %v", err)
 		}
@@ -299,14 +300,14 @@ func TestOwnEnhancer(t *testing.T) {
 		}
 		defer m.Close()
 		enhance := func(size image.Point, seed uint64) models.Enhanced {
-			e, err := m.Enhance("a <s> hat", nil, false, size, r, seed, nil)
+			e, err := m.Enhance("a <s> hat", nil, size, r, seed, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return e
 		}
 		one := enhance(image.Pt(32, 48), 1)
-		if !one.Own || one.Text.Tokens != 12 || one.Text != enhance(image.Pt(32, 48), 1).Text {
+		if one.Source != "the model's own pe" || one.Text.Tokens != 12 || one.Text != enhance(image.Pt(32, 48), 1).Text {
 			t.Errorf("%+v", one)
 		}
 		if one.Text == enhance(image.Pt(48, 48), 1).Text || one.Text == enhance(image.Pt(32, 48), 2).Text {
@@ -351,7 +352,7 @@ func TestWriteTekken(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		text, err := m.Write([]textgen.Message{textgen.TextMessage("user", "hat</s>")}, nil, false, textgen.Options{MaxTokens: 5}, nil)
+		text, err := m.Write([]textgen.Message{textgen.TextMessage("user", "hat</s>")}, false, textgen.Options{MaxTokens: 5}, nil)
 		// <s>[INST], three letters, </s> as text, [/INST]
 		if err != nil || text.Prompt < 8 || text.Tokens != 5 {
 			t.Errorf("%+v, %v", text, err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -20,10 +21,10 @@ type Forward func(ids *mlx.Array) *mlx.Array
 // Options are the options of [Generate].
 type Options struct {
 	Sampling
+	// Seed makes the text the same on the same device.
+	Seed uint64
 	// MaxTokens is the largest number of tokens of the text, with those of its thinking.
 	MaxTokens int
-	// Context is the largest number of tokens of prompt and text together, 0 if there is no limit.
-	Context int
 	// Stop has the tokens that end the text.
 	Stop []int32
 	// StopTexts end the answer too, which does not have them.
@@ -47,14 +48,17 @@ type Text struct {
 	Whole    bool // the model ended the text
 }
 
-// ErrLoop is the error of a text that repeats one token endlessly.
-var ErrLoop = errors.New("the language model repeats one token endlessly")
+// ErrLoop is the error of a text that repeats one token endlessly, and ErrNothing that of an empty one.
+var (
+	ErrLoop    = errors.New("the language model repeats one token endlessly")
+	ErrNothing = errors.New("the language model wrote nothing")
+)
 
 // maxRepeats is how often a token may follow itself. Rulers of dashes are shorter.
 const maxRepeats = 100
 
 // Generate generates a text after the ids of a prompt. piece, if set, is called with each new part. It
-// must run on the MLX thread, and stops if the job's context is done.
+// must run on the MLX thread, and stops if the job's context is done. A text that begins with a stop text may be empty.
 func Generate(forward Forward, t *tokenizer.Tokenizer, prompt []int32, o Options, piece func(Piece)) (Text, error) {
 	if err := o.Validate(); err != nil {
 		return Text{}, err
@@ -62,15 +66,19 @@ func Generate(forward Forward, t *tokenizer.Tokenizer, prompt []int32, o Options
 	if len(prompt) == 0 {
 		return Text{}, errors.New("the prompt has no tokens")
 	}
-	if o.Context > 0 && len(prompt) >= o.Context {
-		return Text{}, fmt.Errorf("the prompt has %d tokens: the language model can see %d, with those of the text", len(prompt), o.Context)
-	}
 	g := &generation{forward: forward, prompt: prompt, text: newWriter(t, prompt, piece), o: o, last: -1}
 	g.text.Prompt, g.text.stops = len(prompt), o.StopTexts
-	if err := g.run(); err != nil {
+	if err := g.loop(g.next); err != nil {
 		return Text{}, err
 	}
-	return g.text.finish(), nil
+	made := g.text.finish()
+	switch {
+	case made.Text != "" || g.text.stopped:
+		return made, nil
+	case made.Thinking != "":
+		return made, fmt.Errorf("%w but thoughts, of %d tokens", ErrNothing, made.Tokens)
+	}
+	return made, ErrNothing
 }
 
 // A generation is a text that is being generated.
@@ -82,25 +90,21 @@ type generation struct {
 	text    *writer
 
 	drawn         *mlx.Array // the next token, see step; nil if it is not begun
-	most          int        // tokens
 	last          int32      // token
 	repeats       int        // of it
 	thinkingSoFar int        // tokens
 }
 
-func (g *generation) run() (err error) {
-	g.most = g.o.MaxTokens
-	if g.o.Context > 0 {
-		g.most = min(g.most, g.o.Context-len(g.prompt))
-	}
+// loop has next read the tokens, up to the limit, and return the ids that the model must see next, if that has not begun.
+func (g *generation) loop(next func() ([]int32, error)) (err error) {
 	defer g.close()
 	ids := g.prompt
-	for err == nil && !g.text.Whole && g.text.Tokens < g.most {
+	for err == nil && !g.text.Whole && g.text.Tokens < g.o.MaxTokens {
 		mlx.WithScope(func() {
 			if g.drawn == nil {
 				g.step(mlx.FromInt32(ids, 1, len(ids)))
 			}
-			ids, err = g.next()
+			ids, err = next()
 		})
 		mlx.StopPoint()
 	}
@@ -120,7 +124,7 @@ func (g *generation) read() []int32 {
 	g.drawn = nil
 	defer drawn.Free()
 	// A GPU computes the token after this one while this one is read. A CPU would not gain anything.
-	if mlx.CurrentDevice() != mlx.CPU && g.text.Tokens+1 < g.most {
+	if mlx.CurrentDevice() != mlx.CPU && g.text.Tokens+1 < g.o.MaxTokens {
 		g.step(drawn.Slice(-1, 0, 1))
 	}
 	return drawn.Int32s()
@@ -176,7 +180,7 @@ func (g *generation) step(ids *mlx.Array) {
 		}
 		logits := g.forward(ids)
 		if g.sampler == nil {
-			g.sampler = newSampler(g.o.Sampling, logits.Dim(-1), g.prompt)
+			g.sampler = newSampler(g.o.Sampling, g.o.Seed, logits.Dim(-1), g.prompt)
 		}
 		return mlx.Concat(-1, g.sampler.draw(logits), logits.Sum(-1).IsFinite().AsType(mlx.Int32))
 	})
@@ -186,19 +190,14 @@ func (g *generation) step(ids *mlx.Array) {
 
 // Draw draws a number of tokens after the ids of a prompt, as [Generate] does, whatever they are. drawn is
 // called after each. It must run on the MLX thread.
-func Draw(forward Forward, prompt []int32, tokens int, s Sampling, drawn func()) {
-	g := &generation{forward: forward, prompt: prompt, o: Options{Sampling: s}, text: &writer{}, most: tokens}
-	defer g.close()
-	for ids := prompt; g.text.Tokens < tokens; g.text.Tokens++ {
-		mlx.WithScope(func() {
-			if g.drawn == nil {
-				g.step(mlx.FromInt32(ids, 1, len(ids)))
-			}
-			ids = g.read()[:1]
-		})
+func Draw(forward Forward, prompt []int32, tokens int, drawn func()) {
+	g := &generation{forward: forward, prompt: prompt, o: Options{MaxTokens: tokens}, text: &writer{}}
+	g.loop(func() ([]int32, error) {
+		ids := g.read()[:1]
+		g.text.Tokens++
 		drawn()
-		mlx.StopPoint()
-	}
+		return ids, nil
+	})
 }
 
 // A writer turns tokens into text.
@@ -267,7 +266,7 @@ func (w *writer) add(id int32) error {
 func (w *writer) write(text string) {
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "") // a NUL is in no prompt
 	if !w.begun {
-		text = strings.TrimLeft(text, " \n\t")
+		text = strings.TrimLeftFunc(text, unicode.IsSpace)
 	}
 	if text == "" {
 		return
@@ -337,7 +336,7 @@ func (w *writer) finish() Text {
 		w.flush()
 		w.emit(w.held)
 	}
-	w.Text.Text = strings.TrimRight(w.Text.Text, " \n\t")
-	w.Thinking = strings.TrimRight(w.Thinking, " \n\t")
+	w.Text.Text = strings.TrimRightFunc(w.Text.Text, unicode.IsSpace)
+	w.Thinking = strings.TrimRightFunc(w.Thinking, unicode.IsSpace)
 	return w.Text
 }

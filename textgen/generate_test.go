@@ -89,8 +89,8 @@ func TestGenerate(t *testing.T) {
 		"stop": {tokens: of("\n a fox 🦊 日本\n", end, "more"), o: Options{MaxTokens: 99},
 			want: Text{Text: "a fox 🦊 日本", Tokens: len(fox), Whole: true}},
 		"limit": {tokens: letters, o: Options{MaxTokens: 2}, want: Text{Text: spelled(t, tok, letters[:2]), Tokens: 2}},
-		"context": {tokens: letters, o: Options{MaxTokens: 99, Context: len(prompt) + 1},
-			want: Text{Text: spelled(t, tok, letters[:1]), Tokens: 1}},
+		"nothing but a stop text": {tokens: of(".more"), o: Options{MaxTokens: 99, StopTexts: []string{"."}},
+			want: Text{Tokens: len(of(".")), Whole: true}},
 		"stop text": {tokens: of("a fox. And more"), o: Options{MaxTokens: 99, StopTexts: []string{"x.", "more"}},
 			want: Text{Text: "a fo", Tokens: len(of("a fox.")), Whole: true}},
 		"beginning of a stop text": {tokens: of("a fox\n\n.", end), o: Options{MaxTokens: 99, StopTexts: []string{"\n\nmore", "fox\n\n!"}},
@@ -175,8 +175,16 @@ func TestGenerateErrors(t *testing.T) {
 		}
 		_, err = Generate((&script{tokens: []int32{-1}, vocab: tok.VocabSize()}).forward, tok, prompt, Options{MaxTokens: 9}, nil)
 		mlxtest.Contains(t, err.Error(), "NaN")
-		_, err = Generate(nil, tok, prompt, Options{MaxTokens: 9, Context: len(prompt)}, nil)
-		mlxtest.Contains(t, err.Error(), "the language model can see")
+		think, _ := tok.ID("<think>")
+		for want, ids := range map[string][]int32{
+			"the language model wrote nothing":                           encode(t, tok, " \n\u3000"),
+			"the language model wrote nothing but thoughts, of 3 tokens": {think, prompt[0], prompt[1]},
+		} {
+			_, err = Generate((&script{tokens: ids, vocab: tok.VocabSize()}).forward, tok, prompt, Options{MaxTokens: len(ids)}, nil)
+			if !errors.Is(err, ErrNothing) || err.Error() != want {
+				t.Errorf("%v, expected %s", err, want)
+			}
+		}
 		_, err = Generate(nil, tok, nil, Options{MaxTokens: 9}, nil)
 		mlxtest.Contains(t, err.Error(), "no tokens")
 		_, err = Generate(nil, tok, prompt, Options{MaxTokens: 9, Sampling: Sampling{TopP: 2}}, nil)
@@ -191,7 +199,7 @@ func TestGenerateSeeds(t *testing.T) {
 	write := func(seed uint64) (text string) {
 		mlxtest.Do(t, func() {
 			flat := func(*mlx.Array) *mlx.Array { return mlx.Zeros(mlx.Float32, 1, 300) }
-			got, err := Generate(flat, tok, prompt, Options{MaxTokens: 20, Sampling: Sampling{Temperature: 1, Seed: seed}}, nil)
+			got, err := Generate(flat, tok, prompt, Options{MaxTokens: 20, Sampling: Sampling{Temperature: 1}, Seed: seed}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -27,8 +27,6 @@ type Sampling struct {
 	PresencePenalty float64 `json:"presence_penalty"`
 	// FrequencyPenalty is that for each time that a token occurs.
 	FrequencyPenalty float64 `json:"frequency_penalty"`
-	// Seed makes the text the same on the same device.
-	Seed uint64 `json:"-"`
 }
 
 // Validate returns an error for a value that is out of range.
@@ -52,14 +50,15 @@ func (s Sampling) Validate() error {
 // A sampler draws tokens. Its arrays outlive scopes until it is closed.
 type sampler struct {
 	Sampling
+	seed   uint64
 	prompt *mlx.Array // [1, V]: 1 for tokens in the prompt; nil without a repetition penalty
 	counts *mlx.Array // [1, V]: how often tokens occur in the text; nil without penalties
 	drawn  uint64
 }
 
 // newSampler returns a sampler for logits of a size, after a prompt.
-func newSampler(s Sampling, vocabulary int, prompt []int32) *sampler {
-	d := &sampler{Sampling: s}
+func newSampler(s Sampling, seed uint64, vocabulary int, prompt []int32) *sampler {
+	d := &sampler{Sampling: s, seed: seed}
 	repeats := s.RepetitionPenalty != 0 && s.RepetitionPenalty != 1
 	if repeats {
 		seen := make([]float32, vocabulary)
@@ -110,7 +109,7 @@ func (d *sampler) draw(logits *mlx.Array) *mlx.Array {
 		}
 		d.drawn++
 		x = d.filtered(x.Over(d.Temperature))
-		return x.Categorical(mlx.Key(mix(d.Seed, d.drawn))).AsType(mlx.Int32).ExpandDims(-1)
+		return x.Categorical(mlx.Key(mix(d.seed, d.drawn))).AsType(mlx.Int32).ExpandDims(-1)
 	})
 }
 

@@ -100,8 +100,7 @@ func TestSampler(t *testing.T) {
 				for i, x := range logits {
 					row[i] = float32(x)
 				}
-				s.Seed = 7
-				d := newSampler(s, len(row), prompt)
+				d := newSampler(s, 7, len(row), prompt)
 				defer d.close()
 				for _, id := range text {
 					d.count(mlx.FromInt32([]int32{id}, 1, 1))

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
 	"io/fs"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/ardanlabs/jinja"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
@@ -26,14 +29,14 @@ type Message struct {
 // A Content is a part of a message: an image, or a text.
 type Content struct {
 	Text  string
-	Image bool
+	Image image.Image
 }
 
 // TextMessage returns a message that is a text.
 func TextMessage(role, text string) Message { return Message{role, []Content{{Text: text}}} }
 
 func (m Message) hasImage() bool {
-	return slices.ContainsFunc(m.Content, func(c Content) bool { return c.Image })
+	return slices.ContainsFunc(m.Content, func(c Content) bool { return c.Image != nil })
 }
 
 // A Template is a model's chat template, in Jinja.
@@ -137,15 +140,12 @@ func specialTokens(fsys fs.FS, dir string) (map[string]any, error) {
 
 // defaultTemplate returns the template in a value of chat_template: a text, or a list of named texts.
 func defaultTemplate(raw json.RawMessage) (source string, err error) {
-	if len(raw) == 0 || raw[0] != '[' {
-		if json.Unmarshal(raw, &source) != nil && len(raw) > 0 {
-			err = fmt.Errorf("chat_template: expected a text, found %.40s", raw)
-		}
-		return source, err
+	if len(raw) == 0 || json.Unmarshal(raw, &source) == nil {
+		return source, nil
 	}
 	var named []struct{ Name, Template string }
-	if err := json.Unmarshal(raw, &named); err != nil {
-		return "", fmt.Errorf("chat_template: %w", err)
+	if json.Unmarshal(raw, &named) != nil {
+		return "", fmt.Errorf("chat_template: expected a text, or a list of named ones, found %s", quote.Name(string(raw)))
 	}
 	i := slices.IndexFunc(named, func(n struct{ Name, Template string }) bool { return n.Name == "default" })
 	if i < 0 {
@@ -161,19 +161,23 @@ const (
 	markEnd   = "\ue0f1"
 )
 
-func parseTemplate(file, source string) (*Template, error) {
-	fail := func(err error) (*Template, error) { return nil, fmt.Errorf("%s: the chat template: %w", file, err) }
+func parseTemplate(file, source string) (t *Template, err error) {
+	t = &Template{file: file, source: source}
 	if strings.Contains(source, markStart) || strings.Contains(source, markEnd) {
-		return fail(errors.New("has characters for private use, U+E0F0 or U+E0F1"))
+		return nil, t.errorf(": has characters for private use, U+E0F0 or U+E0F1")
 	}
-	if err := checkMacros(source); err != nil {
-		return fail(err)
+	if err = checkMacros(source); err == nil {
+		t.template, err = jinja.Compile(source)
 	}
-	t, err := jinja.Compile(source)
 	if err != nil {
-		return fail(err)
+		return nil, t.errorf(": %w", err)
 	}
-	return &Template{file: file, source: source, template: t}, nil
+	return t, nil
+}
+
+// errorf returns an error that begins with the file and "the chat template".
+func (t *Template) errorf(format string, args ...any) error {
+	return fmt.Errorf("%s: the chat template"+format, append([]any{t.file}, args...)...)
 }
 
 var macros = regexp.MustCompile(`\{%-?\s*macro\s+(\w+)`)
@@ -200,18 +204,25 @@ func checkMacros(source string) error {
 // SeesImages reports whether the template has a place for images.
 func (t *Template) SeesImages() bool { return strings.Contains(t.source, "image") }
 
-// Render renders a conversation and the beginning of the answer, as transformers' apply_chat_template
-// does with add_generation_prompt. The texts of messages are plain parts.
-func (t *Template) Render(messages []Message, thinking bool) ([]tokenizer.Part, error) {
-	return t.render(messages, thinking, true)
+// ErrRefused is wrapped by the error of a template that refuses a conversation with raise_exception.
+var ErrRefused = errors.New("refuses the conversation")
+
+// refuse is the templates' raise_exception.
+func refuse(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+	if len(args) == 0 {
+		return jinja.Undefined(), ErrRefused
+	}
+	return jinja.Undefined(), fmt.Errorf("%w: %s", ErrRefused, quote.Printable(strings.Trim(args[0].String(), "'")))
 }
 
-// RenderMessages is [Template.Render] without the beginning of the answer.
-func (t *Template) RenderMessages(messages []Message, thinking bool) ([]tokenizer.Part, error) {
-	return t.render(messages, thinking, false)
+// Render renders a conversation and, if answer is set, the beginning of the answer, as transformers'
+// apply_chat_template does with add_generation_prompt. The texts of messages are plain parts.
+func (t *Template) Render(messages []Message, thinking, answer bool) ([]tokenizer.Part, error) {
+	return t.render(messages, thinking, answer, false)
 }
 
-func (t *Template) render(messages []Message, thinking, answer bool) ([]tokenizer.Part, error) {
+// render is Render, with lists of parts for all messages if parts is set, and otherwise for those with images.
+func (t *Template) render(messages []Message, thinking, answer, parts bool) ([]tokenizer.Part, error) {
 	if t.images != nil && slices.ContainsFunc(messages, Message.hasImage) {
 		t = t.images
 	}
@@ -226,8 +237,10 @@ func (t *Template) render(messages []Message, thinking, answer bool) ([]tokenize
 		return fmt.Sprintf("%s%s%d%s%s", before, markStart, len(texts)-1, markEnd, after)
 	}
 	var list []any
+	last := 0 // the first text of the last message
 	for _, m := range messages {
-		if !m.hasImage() {
+		last = len(texts)
+		if !parts && !m.hasImage() {
 			whole := ""
 			for _, c := range m.Content {
 				whole += c.Text
@@ -235,31 +248,35 @@ func (t *Template) render(messages []Message, thinking, answer bool) ([]tokenize
 			list = append(list, map[string]any{"role": m.Role, "content": mark(whole)})
 			continue
 		}
-		if !t.SeesImages() {
-			return nil, fmt.Errorf("%s: the chat template has no place for images: the language model cannot see any", t.file)
+		if m.hasImage() && !t.SeesImages() {
+			return nil, t.errorf(" has no place for images: the language model cannot see any")
 		}
-		var parts []any
+		var content []any
 		for _, c := range m.Content {
 			part := map[string]any{"type": "image"}
-			if !c.Image {
+			if c.Image == nil {
 				part = map[string]any{"type": "text", "text": mark(c.Text)}
 			}
-			parts = append(parts, part)
+			content = append(content, part)
 		}
-		list = append(list, map[string]any{"role": m.Role, "content": parts})
+		list = append(list, map[string]any{"role": m.Role, "content": content})
 	}
-	values := map[string]jinja.Value{"range": jinja.NewCallable("range", shortRange)}
-	for name, v := range map[string]any{"messages": list, "add_generation_prompt": answer, "enable_thinking": thinking} {
-		values[name] = jinja.FromGoValue(v)
+	values := map[string]jinja.Value{
+		"range": jinja.NewCallable("range", shortRange(new(int))), "raise_exception": jinja.NewCallable("raise_exception", refuse),
 	}
-	for name, v := range t.special {
+	data := map[string]any{"messages": list, "add_generation_prompt": answer, "enable_thinking": thinking}
+	maps.Copy(data, t.special)
+	for name, v := range data {
 		values[name] = jinja.FromGoValue(v)
 	}
 	rendered, err := t.template.RenderValues(values)
-	if err != nil {
-		return nil, fmt.Errorf("%s: the chat template: %w", t.file, err)
+	if errors.Is(err, ErrRefused) {
+		return nil, t.errorf(" %w", err)
+	} else if err != nil {
+		return nil, t.errorf(": %s", quote.Printable(err.Error()))
 	}
 	var out []tokenizer.Part
+	seen := make([]bool, len(texts))
 	for i, part := range strings.Split(rendered, markStart) {
 		if i > 0 {
 			var n int
@@ -267,39 +284,52 @@ func (t *Template) render(messages []Message, thinking, answer bool) ([]tokenize
 			if _, err := fmt.Sscanf(number, "%d", &n); !ok || err != nil || n < 0 || n >= len(texts) {
 				rest = markEnd
 			} else {
-				out = append(out, tokenizer.Part{Text: texts[n], Plain: true})
+				out, seen[n] = append(out, tokenizer.Part{Text: texts[n], Plain: true}), true
 			}
 			part = rest
 		}
 		if strings.Contains(part, markEnd) {
-			return nil, fmt.Errorf("%s: the chat template changes the text of messages", t.file)
+			return nil, t.errorf(" changes the text of messages")
 		}
 		out = append(out, tokenizer.Part{Text: part})
+	}
+	if slices.Contains(seen[last:], false) {
+		if !parts { // some templates know nothing else
+			return t.render(messages, thinking, answer, true)
+		}
+		return nil, t.errorf(" leaves out the text of the last message")
 	}
 	return out, nil
 }
 
-// shortRange is Jinja's range, without ranges that fill the memory.
-func shortRange(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
-	from, to, step := int64(0), int64(0), int64(1)
-	bounds := []*int64{&to}
-	if len(args) > 1 {
-		bounds = []*int64{&from, &to, &step}
-	}
-	if len(args) == 0 || len(args) > len(bounds) {
-		return jinja.Undefined(), fmt.Errorf("range: expected 1 to 3 numbers, found %d", len(args))
-	}
-	for i, a := range args {
-		if !a.IsInt() {
-			return jinja.Undefined(), errors.New("range: expected whole numbers")
+// shortRange returns Jinja's range, without ranges that fill the memory, alone or inside each other. made counts their
+// numbers.
+func shortRange(made *int) func(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+	return func(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+		from, to, step := int64(0), int64(0), int64(1)
+		bounds := []*int64{&to}
+		if len(args) > 1 {
+			bounds = []*int64{&from, &to, &step}
 		}
-		*bounds[i] = a.AsInt()
-	}
-	list := []any{}
-	for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
-		if list = append(list, i); len(list) > 10_000 {
-			return jinja.Undefined(), errors.New("range: more than 10000 numbers")
+		if len(args) == 0 || len(args) > len(bounds) {
+			return jinja.Undefined(), fmt.Errorf("range: expected 1 to 3 numbers, found %d", len(args))
 		}
+		for i, a := range args {
+			if !a.IsInt() {
+				return jinja.Undefined(), errors.New("range: expected whole numbers")
+			}
+			*bounds[i] = a.AsInt()
+		}
+		list := []any{}
+		for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
+			if *made++; *made > maxRanges {
+				return jinja.Undefined(), fmt.Errorf("range: more than %d numbers", maxRanges)
+			}
+			list = append(list, i)
+		}
+		return jinja.FromGoValue(list), nil
 	}
-	return jinja.FromGoValue(list), nil
 }
+
+// maxRanges is the largest number of numbers of all ranges.
+const maxRanges = 100_000

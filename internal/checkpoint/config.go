@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"reflect"
 
 	"github.com/gomflux/gomflux/internal/quote"
 )
@@ -47,7 +48,11 @@ func ParseJSON(data []byte, v any) error {
 		if typeErr.Field != "" {
 			key = fmt.Sprintf("key %s: ", quote.Text(typeErr.Field))
 		}
-		return fmt.Errorf("line %d: %sexpected %s, found %s", lineOf(data, int(typeErr.Offset)), key, typeErr.Type, typeErr.Value)
+		expected := typeErr.Type.String()
+		if typeErr.Type.Kind() == reflect.Struct {
+			expected = "object"
+		}
+		return fmt.Errorf("line %d: %sexpected %s, found %s", lineOf(data, int(typeErr.Offset)), key, expected, typeErr.Value)
 	}
 	return err
 }

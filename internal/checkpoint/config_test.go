@@ -41,7 +41,7 @@ func TestReadJSON(t *testing.T) {
 		{"wrong type", "{\n\"dim\": \"3\"}", `line 2: key "dim": expected int, found string`},
 		{"wrong type within", "{\"nested\":\n{\"heads\": 3}}", `line 2: key "nested.heads": expected []int, found number`},
 		{"fraction for int", "{\"dim\": 3.5}", `key "dim": expected int, found number 3.5`},
-		{"array", "[]", "expected checkpoint.config, found array"},
+		{"array", "[]", "expected object, found array"},
 		{"bad word", "{\"dim\": nul}", "in literal null"},
 		{"invalid number", "{\"dim\": 1.}", "in numeric literal"},
 		{"deep", strings.Repeat("[", 100_000), "exceeded max depth"},

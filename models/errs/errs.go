@@ -35,6 +35,9 @@ func Request(err error) error { return kindError{err, ErrRequest} }
 // Requestf formats an error and marks it as ErrRequest.
 func Requestf(format string, args ...any) error { return Request(fmt.Errorf(format, args...)) }
 
+// Unsupported marks an error as ErrUnsupported. Its text stays as it is.
+func Unsupported(err error) error { return kindError{err, ErrUnsupported} }
+
 // NotFound marks an error as ErrNotFound. Its text stays as it is.
 func NotFound(err error) error { return kindError{err, ErrNotFound} }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"image"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -78,20 +79,14 @@ func EncodePNG(w io.Writer, img image.Image, s picture.Settings) error {
 // LanguageModel returns the name of a model that writes and, if that is asked for, sees images: the named
 // one, the default one or the first.
 func LanguageModel(models []engine.ModelInfo, name string, sees bool) (string, bool) {
-	best, rank := "", 0
-	for _, m := range models {
-		r := 1
-		switch {
-		case !m.CanWrite(sees):
-			continue
-		case m.Is(name):
-			r = 3
-		case m.Default:
-			r = 2
-		}
-		if r > rank {
-			best, rank = m.Name, r
+	for _, is := range []func(m engine.ModelInfo) bool{
+		func(m engine.ModelInfo) bool { return m.Is(name) },
+		func(m engine.ModelInfo) bool { return m.Default },
+		func(engine.ModelInfo) bool { return true },
+	} {
+		if i := slices.IndexFunc(models, func(m engine.ModelInfo) bool { return m.CanWrite(sees) && is(m) }); i >= 0 {
+			return models[i].Name, true
 		}
 	}
-	return best, rank > 0
+	return "", false
 }

@@ -222,9 +222,6 @@ func (e *Engine) load(j *Job, r *Request) error {
 		return nil
 	}
 	e.freeModel()
-	if j.ctx.Err() != nil {
-		return context.Cause(j.ctx)
-	}
 	m, err := open(j.ctx, e, j, r.Model, j.model, func() (Model, error) {
 		return e.c.Open(j.ctx, r.Model, r.LoRAs, func(p gomflux.Progress) { e.progress(j, p) })
 	})
@@ -241,6 +238,9 @@ func (e *Engine) load(j *Job, r *Request) error {
 
 // open opens a model for a job, and notes under a name how long that took.
 func open[M any](ctx context.Context, e *Engine, j *Job, model, timed string, f func() (M, error)) (m M, err error) {
+	if ctx.Err() != nil {
+		return m, context.Cause(ctx)
+	}
 	e.mu.Lock()
 	start := e.now()
 	j.state, j.loadBegan, j.loadTime = Loading, start, 0

@@ -131,9 +131,6 @@ func (e *Engine) loadLanguage(j *Job, name string) error {
 		return nil
 	}
 	e.freeLanguage()
-	if j.writes.Err() != nil {
-		return context.Cause(j.writes)
-	}
 	m, err := open(j.writes, e, j, name, languageKey(name), func() (LanguageModel, error) {
 		return e.c.OpenLanguage(j.writes, name, &gomflux.LanguageOptions{
 			Progress: func(p gomflux.Progress) { e.progress(j, p) }, MakeRoom: e.freeModel,
@@ -181,7 +178,9 @@ func (e *Engine) answer(j *Job, r *Request) error {
 			a = &gomflux.Answer{Text: made.Prompt, Model: made.Model, Tokens: made.Tokens, Whole: made.Whole}
 		}
 	}
-	if err != nil {
+	if errors.Is(err, gomflux.ErrUnsupported) {
+		return unusable(o.Model, err)
+	} else if err != nil {
 		return err
 	}
 	a.Model = o.Model // which clients know

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
 )
 
 // A writer is a language model that writes a word each second.
@@ -249,6 +250,14 @@ func TestTextFails(t *testing.T) {
 		}
 		if _, err := e.Submit(t.Context(), Request{}); !errors.Is(err, gomflux.ErrRequest) {
 			t.Errorf("neither text nor images: %v", err)
+		}
+	})
+	inTextBubble(t, &writer{err: errs.Unsupported(errors.New("a template"))}, func(t *testing.T, w *world, e *Engine) {
+		for _, r := range []Request{{Seeds: []uint64{1}}, {}, {Messages: question("q")}} {
+			err := submitText(t, e, r).Wait(t.Context())
+			if !errors.Is(err, gomflux.ErrNotFound) || err.Error() != "model a: a template" || len(w.asked) > 0 {
+				t.Errorf("a model that is not supported: %v, images %+v", err, w.asked)
+			}
 		}
 	})
 	inBubble(t, nil, func(t *testing.T, _ *world, e *Engine) {

@@ -426,13 +426,17 @@ func TestEngineErrors(t *testing.T) {
 		{fmt.Errorf("height 45: %w", gomflux.ErrRequest), 400, "bad_request"},
 	} {
 		s.engine.err = c.err
-		var e struct{ Error jsonError }
-		h := s.call("POST", "/api/v1/jobs", `{"prompt":"a"}`, c.status, &e)
-		if e.Error.Code != c.code || e.Error.Message != c.err.Error() {
-			t.Errorf("%v: %+v", c.err, e)
-		}
-		if retry := h.Get("Retry-After"); (retry == "2") != (c.status == 429) {
-			t.Errorf("Retry-After %q with status %d", retry, c.status)
+		for path, body := range map[string]string{
+			"jobs": `{"prompt":"a","enhance":{}}`, "enhance": `{"prompt":"a"}`, "describe": `{"image":{"data":"` + encoded(t, 8, 8) + `"}}`,
+		} {
+			var e struct{ Error jsonError }
+			h := s.call("POST", "/api/v1/"+path, body, c.status, &e)
+			if e.Error.Code != c.code || e.Error.Message != c.err.Error() {
+				t.Errorf("%s, %v: %+v", path, c.err, e)
+			}
+			if retry := h.Get("Retry-After"); (retry == "2") != (c.status == 429) {
+				t.Errorf("%s: Retry-After %q with status %d", path, retry, c.status)
+			}
 		}
 	}
 }

@@ -7,13 +7,8 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// enhance starts a job that rewrites the prompt of a request for images, without generating any.
-func (a *API) enhance(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, false) }
-
-// describe starts a job that describes the image of a request, or answers the question in its prompt.
-func (a *API) describe(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, true) }
-
-// write starts a job for a text, which is asked for in the same fields as images.
+// write starts a job for a text, which is asked for in the same fields as images: one that describes the image, or
+// answers the question in the prompt, or one that rewrites the prompt, without generating images.
 func (a *API) write(w http.ResponseWriter, r *http.Request, describe bool) error {
 	var body jsonRequest
 	if err := readJSON(r, &body); err != nil {

@@ -1,11 +1,13 @@
 package native
 
 import (
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -74,4 +76,21 @@ func TestTexts(t *testing.T) {
 	s.call("POST", "/api/v1/enhance", `{"enhance":{"boxes":[{"box":[]}]}}`, 400, nil)
 	s.call("POST", "/api/v1/jobs", `{"enhance":true}`, 400, nil)
 	s.call("DELETE", "/api/v1/jobs/none/enhance", "", 404, nil)
+	for code, err := range map[string]error{
+		"failed":      errors.New("the language model repeats one token endlessly"),
+		"not_found":   errs.NotFound(errors.New("model x: the chat template leaves out the text of the last message")),
+		"bad_request": errs.Requestf("the chat template refuses the conversation: no system"),
+	} {
+		for path, body := range map[string]string{
+			"jobs": `{"prompt":"a","enhance":{}}`, "enhance": `{"prompt":"a"}`, "describe": `{"image":{"data":"` + img + `"}}`,
+		} {
+			s.call("POST", "/api/v1/"+path, body, 202, &j)
+			job, _ := s.engine.last()
+			job.end(engine.Failed, err)
+			events := s.follow(j.ID, "", func(e sse) bool { return e.kind == "failed" })
+			if e := events[len(events)-1].data.Error; e == nil || e.Code != code || e.Message != err.Error() {
+				t.Errorf("%s, %v: %+v", path, err, e)
+			}
+		}
+	}
 }

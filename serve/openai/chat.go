@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -22,9 +21,9 @@ const (
 	maxMessages = 1000
 	// The sampling of requests that leave it out.
 	usualTemperature, usualTopP = 0.7, 0.95
-)
 
-const messagesField = "messages"
+	messagesField = "messages"
+)
 
 // A completion is OpenAI's ChatCompletion or, in a stream, ChatCompletionChunk.
 type completion struct {
@@ -81,32 +80,30 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 		case e.Kind == engine.EventText && !e.Thinking:
 			return chunk(s, &e.Text, nil)
 		case e.Kind == engine.EventWritten:
-			if err := chunk(s, nil, finishReason(a)); err != nil || !options.Usage {
+			finish, usage := finished(a)
+			if err := chunk(s, nil, finish); err != nil || !options.Usage {
 				return err
 			}
-			c.Choices, c.Usage = []chatChoice{}, usageOfText(a)
+			c.Choices, c.Usage = []chatChoice{}, usage
 			return s.Event("", c)
 		}
 		return ended(s, e)
 	}
 	return h.run(w, r, x, event, func(job api.Job) (any, error) {
 		a := job.Status().Answer
-		c.Choices = []chatChoice{{Message: &chatMessage{role, &a.Text}, FinishReason: finishReason(a)}}
-		c.Usage = usageOfText(a)
+		finish, usage := finished(a)
+		c.Choices, c.Usage = []chatChoice{{Message: &chatMessage{role, &a.Text}, FinishReason: finish}}, usage
 		return c, nil
 	})
 }
 
-func finishReason(a *gomflux.Answer) *string {
+// finished returns why an answer has ended, and its usage.
+func finished(a *gomflux.Answer) (finish *string, usage *chatUsage) {
 	reason := "length"
 	if a.Whole {
 		reason = "stop"
 	}
-	return &reason
-}
-
-func usageOfText(a *gomflux.Answer) *chatUsage {
-	return &chatUsage{a.PromptTokens, a.Tokens, a.PromptTokens + a.Tokens}
+	return &reason, &chatUsage{a.PromptTokens, a.Tokens, a.PromptTokens + a.Tokens}
 }
 
 // chatRequest reads a request.
@@ -129,19 +126,14 @@ func (h *Handler) chatRequest(f *form) (*exchange, error) {
 		return nil, err
 	}
 	images, _, err := f.decode(h.config.MaxInputPixels)
-	placeImages(x.job.Messages, images)
-	return x, err
-}
-
-// placeImages gives the parts of messages that are no text their images, in order.
-func placeImages(messages []gomflux.Message, images []*picture.Picture) {
-	for _, message := range messages {
+	for _, message := range x.job.Messages {
 		for i, p := range message.Parts {
-			if p == (gomflux.Part{}) && len(images) > 0 {
+			if p.Text == "" && len(images) > 0 {
 				message.Parts[i].Image, images = images[0].Pixels(), images[1:]
 			}
 		}
 	}
+	return x, err
 }
 
 // theirChat matches the names of OpenAI's models.
@@ -151,10 +143,7 @@ var theirChat = regexp.MustCompile(`^(gpt-|chatgpt-|o\d)`)
 // model, or for the first one that can answer.
 func (x *exchange) chooseModel(models []engine.ModelInfo, name string, sees bool) error {
 	if name != "" && !theirChat.MatchString(name) {
-		m, err := onlyWriter(models, name), error(nil)
-		if m == nil {
-			m, _, err = named(models, name, false)
-		}
+		m, _, err := named(models, name, false, true)
 		if err == nil {
 			x.job.Model = m.Name
 		}
@@ -166,14 +155,6 @@ func (x *exchange) chooseModel(models []engine.ModelInfo, name string, sees bool
 	}
 	if x.job.Model = m; name != "" {
 		x.warnings = append(x.warnings, m+" was used, since "+name+" is a model of OpenAI")
-	}
-	return nil
-}
-
-// onlyWriter returns the model of a name if that has nothing but a language model, else nil.
-func onlyWriter(models []engine.ModelInfo, name string) *engine.ModelInfo {
-	if i := slices.IndexFunc(models, func(m engine.ModelInfo) bool { return m.Is(name) && m.OnlyWrites }); i >= 0 {
-		return &models[i]
 	}
 	return nil
 }
@@ -223,6 +204,10 @@ func chatOptions(f *form) *gomflux.LanguageOptions {
 	return o
 }
 
+// roles are those of messages, and what they are for the language model. Those of tools are there if a chat goes on in
+// which another model called some.
+var roles = map[string]string{"system": "system", "developer": "system", "user": "user", "tool": "user", "assistant": "assistant"}
+
 // messages reads the messages of a conversation, and adds their images to the form. The parts of these are
 // empty.
 func (f *form) messages(text string) (messages []gomflux.Message, err error) {
@@ -238,15 +223,9 @@ func (f *form) messages(text string) (messages []gomflux.Message, err error) {
 	}
 	for i, each := range all {
 		name := fmt.Sprintf("%s[%d]", messagesField, i)
-		m := gomflux.Message{Role: each.Role}
-		switch m.Role {
-		case "developer":
-			m.Role = "system"
-		case "tool": // a chat in which another model called tools goes on
-			m.Role = "user"
-		case "system", "user", "assistant":
-		default:
-			return nil, unsupported(name+".role", "expected system, user, assistant or tool, found %s", quoted(m.Role))
+		m := gomflux.Message{Role: roles[each.Role]}
+		if m.Role == "" {
+			return nil, unsupported(name+".role", "expected system, user, assistant or tool, found %s", quoted(each.Role))
 		}
 		if m.Parts, err = f.parts(name+".content", each.Content); err != nil {
 			return nil, err

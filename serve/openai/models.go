@@ -65,12 +65,9 @@ func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) error {
 	if folder := "/" + id; slices.ContainsFunc(models, func(m engine.ModelInfo) bool { return m.Is(folder) }) {
 		id = folder // net/http has removed the slash, which followed another one
 	}
-	m, warning := onlyWriter(models, id), ""
-	if m == nil {
-		var err error
-		if m, warning, err = resolve(models, id, false); err != nil {
-			return err
-		}
+	m, warning, err := resolve(models, id, false, true)
+	if err != nil {
+		return err
 	}
 	if warning != "" {
 		w.Header().Set("X-Gomflux-Warning", ascii(warning))

@@ -109,7 +109,7 @@ func (h *Handler) parse(f *form, edit bool) (*request, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	model, warning, err := resolve(h.engine.Models(), name, edit && !given && f.mask == nil)
+	model, warning, err := resolve(h.engine.Models(), name, edit && !given && f.mask == nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -351,10 +351,10 @@ func (h *Handler) loras(f *form) (all []gomflux.LoRA, err error) {
 var theirs = regexp.MustCompile(`^(gpt-image|dall-e|chatgpt-image)-`)
 
 // resolve returns the model of a name, with a warning if it is another than the name suggests. An
-// edit needs a model that takes reference images.
-func resolve(models []engine.ModelInfo, name string, edit bool) (*engine.ModelInfo, string, error) {
+// edit needs a model that takes reference images, and one that only writes needs writes.
+func resolve(models []engine.ModelInfo, name string, edit, writes bool) (*engine.ModelInfo, string, error) {
 	if name != "" && !theirs.MatchString(name) {
-		return named(models, name, edit)
+		return named(models, name, edit, writes)
 	}
 	i := slices.IndexFunc(models, func(m engine.ModelInfo) bool { return m.Default })
 	if i < 0 {
@@ -378,12 +378,12 @@ func resolve(models []engine.ModelInfo, name string, edit bool) (*engine.ModelIn
 	return m, "", nil
 }
 
-func named(models []engine.ModelInfo, name string, edit bool) (*engine.ModelInfo, string, error) {
+func named(models []engine.ModelInfo, name string, edit, writes bool) (*engine.ModelInfo, string, error) {
 	i := slices.IndexFunc(models, func(m engine.ModelInfo) bool { return m.Is(name) })
 	switch {
 	case i < 0:
 		return nil, "", unknownModel("model %s: is not a model of this server (expected one of %s)", quoted(name), usable(models))
-	case models[i].Missing != "":
+	case models[i].Missing != "" && !(writes && models[i].OnlyWrites):
 		return nil, "", unknownModel("model %s: %s", name, models[i].Missing)
 	case edit && !models[i].Edits:
 		return nil, "", cannotEdit(models, &models[i])

@@ -19,8 +19,8 @@ import (
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
-// A writer is a language model that writes slowly. It fails for a text with "broken", and does not end one
-// with "endless".
+// A writer is a language model that writes slowly. It fails for a text with "broken", at the end for one with "loop", and
+// does not end one with "endless".
 type writer struct{}
 
 func (m *model) openLanguage(context.Context, string, *gomflux.LanguageOptions) (engine.LanguageModel, error) {
@@ -40,6 +40,9 @@ func (writer) write(ctx context.Context, about, text string, o *gomflux.Language
 			}
 		}
 		o.Text(word, false)
+	}
+	if strings.Contains(about, "loop") {
+		return errors.New("the language model repeats one token endlessly")
 	}
 	return nil
 }
@@ -108,7 +111,11 @@ func TestEnhance(t *testing.T) {
 	b.wait(value + ` === "endless" && !document.getElementById("prompt").readOnly && !document.querySelector(".job")`)
 	b.run(b.emptied("prompt"), chromedp.SendKeys("#prompt", "broken"), chromedp.Click("#enhance"))
 	b.wait(`document.getElementById("error").textContent.includes("the language model is broken")`)
-	b.wait(value + ` === "broken"`)
+	b.wait(value + ` === "broken" && !document.getElementById("prompt").readOnly`)
+	b.run(b.emptied("prompt"), chromedp.SendKeys("#prompt", "loop"), chromedp.Click("#enhance"))
+	b.wait(`document.getElementById("error").textContent === "the language model repeats one token endlessly"`)
+	b.wait(value + ` === "loop" && !document.getElementById("prompt").readOnly && !document.querySelector(".job")` +
+		` && document.getElementById("enhance").textContent === "Enhance" && document.getElementById("as-typed").hidden`)
 	b.run(chromedp.SetValue("#model", "several"), changed("#model"), b.emptied("prompt"), chromedp.SendKeys("#prompt", "cat"))
 	b.drop("#references", b.file("two.png", nil))
 	b.wait(`document.querySelector("#references .chosen img")`)
@@ -168,6 +175,11 @@ func TestDescribe(t *testing.T) {
 	b.wait(answer + ` === "64 pixels: Describe this" && document.getElementById("describe-state").textContent === "Stopped."`)
 	b.run(b.emptied("describe-question"), chromedp.SendKeys("#describe-question", "broken"), chromedp.Click("#describe-start"))
 	b.wait(`document.getElementById("describe-error").textContent === "the language model is broken"`)
+	b.run(b.emptied("describe-question"), chromedp.SendKeys("#describe-question", "loop"), chromedp.Click("#describe-start"))
+	b.wait(`document.getElementById("describe-error").textContent === "the language model repeats one token endlessly"`)
+	b.wait(answer + ` === "64 pixels: Describe this" && !document.getElementById("description").readOnly` +
+		` && document.getElementById("describe-state").textContent === ""` +
+		` && document.getElementById("describe-start").textContent === "Describe"`)
 	b.run(chromedp.SendKeys("#description", kb.End+"!"), chromedp.Click("#describe-use"))
 	b.wait(`document.getElementById("prompt").value === "64 pixels: Describe this!" && !document.getElementById("describe").open`)
 }

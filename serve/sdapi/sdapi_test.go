@@ -524,15 +524,22 @@ func TestEngineErrors(t *testing.T) {
 		{errs.NotFound(errors.New("no model")), 404, "HTTPException"},
 		{fmt.Errorf("%w for images", gomflux.ErrMemory), 500, "OutOfMemoryError"},
 		{errors.New("damaged\xff"), 500, "RuntimeError"},
+		{errors.New("the language model wrote nothing"), 500, "RuntimeError"},
+		{errs.NotFound(errors.New("model x: the chat template leaves out the text of the last message")), 404, "HTTPException"},
+		{errs.Requestf("the chat template refuses the conversation"), 400, "HTTPException"},
 	} {
 		for _, e := range []*fakeEngine{{err: test.err}, {fail: test.err}} {
 			_, s := serve(t, e, Config{})
-			got := call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat"}`)
-			if got.status != test.status || !strings.Contains(string(got.body), `"error":"`+test.class+`"`) {
-				t.Errorf("%v: status %d %s, expected %d %s", test.err, got.status, got.body, test.status, test.class)
-			}
-			if retry := got.header.Get("Retry-After"); (retry == "2") != (test.status == 429) {
-				t.Errorf("%v: Retry-After is %q", test.err, retry)
+			for path, body := range map[string]string{
+				"txt2img": `{"prompt":"a cat"}`, "interrogate": fmt.Sprintf(`{"image":%q}`, pngFile(4, 4)),
+			} {
+				got := call(t, s, "POST", "/sdapi/v1/"+path, body)
+				if got.status != test.status || !strings.Contains(string(got.body), `"error":"`+test.class+`"`) {
+					t.Errorf("%s, %v: status %d %s, expected %d %s", path, test.err, got.status, got.body, test.status, test.class)
+				}
+				if retry := got.header.Get("Retry-After"); (retry == "2") != (test.status == 429) {
+					t.Errorf("%s, %v: Retry-After is %q", path, test.err, retry)
+				}
 			}
 		}
 	}

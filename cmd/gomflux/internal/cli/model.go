@@ -174,7 +174,7 @@ func SlowBLAS(lib mlx.Library) bool { return runtime.GOOS == "linux" && lib.BLAS
 
 // ModelError gives an error of loading or running a model its exit code.
 func ModelError(err error) error {
-	if errors.Is(err, gomflux.ErrRequest) {
+	if errors.Is(err, gomflux.ErrRequest) && !errors.Is(err, gomflux.ErrUnsupported) {
 		return Coded(ExitUsage, err)
 	}
 	// package parity returns the engine's errors, which gomflux's wrap

@@ -37,13 +37,14 @@ With --enhance a language model rewrites each prompt first, with more detail:
 the text encoder of the model, if it is a language model with its head, or with
 --enhance=MODEL that of another model, or the folder of a language model. The
 text is shown while it is written; Ctrl-C once keeps the prompt as it was typed.
-If the language model changes a text in quotation marks, writes nothing, or
-repeats itself endlessly, it is asked again, and then the prompt stays, with a
-warning. The language model is loaded once for all prompts, and freed before
-the rest is loaded. Images record the rewritten prompt, so that
---config-from-metadata needs no language model, and the original one. Language
-models that were made to think first do so with --enhance-thinking 4096. With
---boxes FILE elements get places, if prompts for the model can have boxes.
+If the language model changes a text in quotation marks, it is asked again, and
+then the prompt stays, with a warning. If it writes nothing or repeats itself
+endlessly, it is asked again, and then that is an error: no image is generated.
+The language model is loaded once for all prompts, and freed before the rest is
+loaded. Images record the rewritten prompt, so that --config-from-metadata needs
+no language model, and the original one. Language models that were made to think
+first do so with --enhance-thinking 4096. With --boxes FILE elements get places,
+if prompts for the model can have boxes.
 
 BATCHES
 On a GPU small images of one prompt are generated several at a time, which is

@@ -107,11 +107,11 @@ func (o *describeOptions) run(ctx context.Context, out *ui.Output, name string) 
 		}
 	}
 	d, err := source.Describe(ctx, img.Pixels(), o.question, options)
-	if errors.Is(err, gomflux.ErrRequest) {
+	if errors.Is(err, gomflux.ErrRequest) && !errors.Is(err, gomflux.ErrUnsupported) {
 		return cli.Coded(cli.ExitUsage, fmt.Errorf("%s: %w", name, err))
 	}
 	if err != nil {
-		return cli.Coded(cli.ExitModel, cli.ModelError(err))
+		return cli.Coded(cli.ExitModel, err)
 	}
 	progress.Close()
 	if shown {
