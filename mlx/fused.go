@@ -47,8 +47,9 @@ func pack(d Dtype) int {
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // A QK has the queries and keys of some tokens: heads of D consecutive columns each, and of the keys
-// maybe fewer. V has as many columns of values, and is only for [NormRopeKV]. NormQ and NormK [D] and Eps are the weights of the norms of heads and what is added to
-// the mean squares; without weights there are no norms.
+// maybe fewer. V has as many columns of values, and is only for [NormRopeKV]. NormQ and NormK [D] and Eps
+// are the weights of the norms of heads and what is added to the mean squares; without weights there are
+// no norms.
 type QK struct {
 	Q, K, V      Columns
 	NormQ, NormK *Array
@@ -141,7 +142,8 @@ func normRope(text, image QK, heads, queries, values int, rope RopeTable) []*Arr
 	aligned = aligned && d == 64 || d == 128 || d == 256
 	in := launch{
 		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil},
-			{"NORM", image.NormQ != nil}, {"VALUES", values > 0}, {"HALVES", rope.Layout == RopeHalves}, {"ACROSS", rope.Layout == RopeAcross}},
+			{"NORM", image.NormQ != nil}, {"VALUES", values > 0},
+			{"HALVES", rope.Layout == RopeHalves}, {"ACROSS", rope.Layout == RopeAcross}},
 		inputs:  []input{{"cosines", rope.Cos}, {"sines", rope.Sin}},
 		ints:    []parameter[int]{{"heads", heads}, {"queries", queries}, {"values", values}},
 		threads: blockThreads,

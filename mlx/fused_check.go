@@ -90,40 +90,42 @@ func init() {
 		}
 		return found, expected
 	}
-	rowProductKernel.check = func() (found, expected []*Array) {
-		x := func(seed uint64, shape ...int) *Array { return Normal(Key(seed), Float32, shape...) }
-		row, more, norm := x(1, 1, 1, 300), x(2, 1, 1, 300), Norm{Weight: x(3, 300), Eps: 1e-6}
-		for _, p := range []RowProduct{
-			{Weight: x(4, 20, 300), Bias: x(5, 20)}, {Weight: x(6, 20, 300), Norm: &norm}, {Weight: x(7, 20, 300), Norm: &norm, Gated: true},
-		} {
-			after := more
-			if p.Norm == nil {
-				after = nil
-			}
-			sum, y := p.Apply(row, after)
-			wantSum, wantY := p.graph(row, after)
-			found, expected = append(found, sum, y), append(expected, wantSum, wantY)
+	rowProductKernel.check, tokenAttentionKernel.check = checkRowProduct, checkTokenAttention
+}
+
+func checkRowProduct() (found, expected []*Array) {
+	x := func(seed uint64, shape ...int) *Array { return Normal(Key(seed), Float32, shape...) }
+	row, more, norm := x(1, 1, 1, 300), x(2, 1, 1, 300), Norm{Weight: x(3, 300), Eps: 1e-6}
+	for _, p := range []RowProduct{{Bias: x(4, 20)}, {Norm: &norm}, {Norm: &norm, Gated: true}} {
+		p.Weight = x(5, 20, 300)
+		after := more
+		if p.Norm == nil {
+			after = nil
 		}
-		return found, expected
+		sum, y := p.Apply(row, after)
+		wantSum, wantY := p.graph(row, after)
+		found, expected = append(found, sum, y), append(expected, wantSum, wantY)
 	}
-	tokenAttentionKernel.check = func() (found, expected []*Array) {
-		x := func(seed uint64, shape ...int) *Array { return Normal(Key(seed), Float32, shape...) }
-		q, k, v := x(1, 2, 4, 1, 64), x(2, 2, 2, 1, 64), x(3, 2, 2, 1, 64)
-		c := TokenCache{Keys: x(4, 2, 2, 150, 64), Values: x(5, 2, 2, 150, 64), Tail: x(6, 2, 2, 2, TailTokens, 64)}
-		all, angles := x(7, 2, 1, 8*64), x(8, 1, 32)
-		token := QK{Q: Columns{all, 0, 256}, K: Columns{all, 256, 128}, V: Columns{all, 384, 128}, NormQ: x(9, 64), NormK: x(10, 64), Eps: 1e-6}
-		rope := RopeTable{angles.Cos(), angles.Sin(), RopeHalves}
-		for _, at := range [][2]int{{150, 5}, {3, 0}} {
-			c.Position = NewPosition(at[0], at[1])
-			y, tail := c.Attend(q, k, v)
-			wantY, wantTail := c.graph(q, k, v, 0.125)
-			found, expected = append(found, y, tail), append(expected, wantY, wantTail)
-			y, tail = c.AttendProjected(token, 4, rope)
-			wantY, wantTail = c.projectedGraph(token, rope, func(x *Array) *Array { return x })
-			found, expected = append(found, y, tail), append(expected, wantY, wantTail)
-		}
-		return found, expected
+	return found, expected
+}
+
+func checkTokenAttention() (found, expected []*Array) {
+	x := func(seed uint64, shape ...int) *Array { return Normal(Key(seed), Float32, shape...) }
+	q, k, v := x(1, 2, 4, 1, 64), x(2, 2, 2, 1, 64), x(3, 2, 2, 1, 64)
+	c := TokenCache{Keys: x(4, 2, 2, 150, 64), Values: x(5, 2, 2, 150, 64), Tail: x(6, 2, 2, 2, TailTokens, 64)}
+	all, angles := x(7, 2, 1, 8*64), x(8, 1, 32)
+	token := QK{Columns{all, 0, 256}, Columns{all, 256, 128}, Columns{all, 384, 128}, x(9, 64), x(10, 64), 1e-6}
+	rope := RopeTable{angles.Cos(), angles.Sin(), RopeHalves}
+	for _, at := range [][2]int{{150, 5}, {3, 0}} {
+		c.Position = NewPosition(at[0], at[1])
+		y, tail := c.Attend(q, k, v)
+		wantY, wantTail := c.graph(q, k, v, 0.125)
+		found, expected = append(found, y, tail), append(expected, wantY, wantTail)
+		y, tail = c.AttendProjected(token, 4, rope)
+		wantY, wantTail = c.projectedGraph(token, rope, func(x *Array) *Array { return x })
+		found, expected = append(found, y, tail), append(expected, wantY, wantTail)
 	}
+	return found, expected
 }
 
 // graph computes what the kernels of a group norm do, followed by SiLU if silu is set.

@@ -284,11 +284,14 @@ var hostFaults = []plantedFault{
 		"out of bounds"},
 	{"one key too few", "token_attention {2", "token_attention.cpp", "recent + 1;", "recent;", "differ"},
 	{"a row that no block copies", "token_attention {2", "token_attention.cpp", "!= block % group", "!= 0", "differ"},
-	{"the key of another head", "token_attention {1 2", "token_attention.cpp", "? head : heads + head / group)", "? head : heads)", "differ"},
+	{"the key of another head", "token_attention {1 2", "token_attention.cpp", "? head : heads + head / group)", "? head : heads)",
+		"differ"},
 	{"the wrong half of a head", "token_attention {2", "token_attention.cpp", "lane < 16 ? -other", "lane >= 16 ? -other", "differ"},
-	{"a barrier between a norm and its use", "row_product {65", "row_product.cpp", "normed[k] = p;\n}\nBARRIER;", "normed[k] = p;\n}", "fault: a race"},
+	{"a barrier between a norm and its use", "row_product {65", "row_product.cpp", "normed[k] = p;\n}\nBARRIER;", "normed[k] = p;\n}",
+		"fault: a race"},
 	{"the elements that were read ahead", "row_product {130", "row_product.cpp", "(AT_ONCE + u) * STEP", "AT_ONCE * STEP", "differ"},
-	{"a product past the end", "row_product {2 9", "row_product.cpp", "if (lane == 0 && mine < outputs)", "if (lane == 0)", "heap-buffer-overflow"},
+	{"a product past the end", "row_product {2 9", "row_product.cpp", "if (lane == 0 && mine < outputs)", "if (lane == 0)",
+		"heap-buffer-overflow"},
 	{"chunks that overlap", "group norm {1 5 7", "group_apply.cpp", "from = block % chunks * chunk", "from = block % chunks", "differ"},
 }
 

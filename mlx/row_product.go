@@ -18,11 +18,12 @@ func (p RowProduct) Apply(x, more *Array) (sum, y *Array) {
 	}
 	arrays := []*Array{x, p.Weight}
 	l := launch{
-		constants: []constant{{"T", x.Dtype()}, {"C", c}, {"NORM", p.Norm != nil}, {"ADD", more != nil}, {"GATED", p.Gated}, {"BIAS", p.Bias != nil}},
-		inputs:    []input{{"x", x}, {"weight", p.Weight}},
-		ints:      []parameter[int]{{"outputs", outputs}},
-		threads:   blockThreads,
-		blocks:    ceilDiv(outputs, blockThreads/32),
+		constants: []constant{{"T", x.Dtype()}, {"C", c}, {"NORM", p.Norm != nil}, {"MORE", more != nil}, {"GATED", p.Gated},
+			{"BIAS", p.Bias != nil}},
+		inputs:  []input{{"x", x}, {"weight", p.Weight}},
+		ints:    []parameter[int]{{"outputs", outputs}},
+		threads: blockThreads,
+		blocks:  ceilDiv(outputs, blockThreads/32),
 	}
 	optional := []input{{"bias", p.Bias}, {"more", more}}
 	if p.Norm != nil {

@@ -28,7 +28,8 @@ func NewPosition(before, recent int) *Array {
 // Attend returns the attention [B, n·H, 1, D] of the queries of a new token to all keys and its own, and the tail
 // with its key and value, [B, H, 1, D], of which n consecutive queries share each.
 func (c TokenCache) Attend(q, k, v *Array) (y, tail *Array) {
-	t := tokenLaunch{batch: q.Dim(0), heads: q.Dim(1), keys: k.Dim(1), d: q.Dim(3), in: []input{{"queries", q}, {"new_keys", k}, {"new_values", v}}}
+	t := tokenLaunch{batch: q.Dim(0), heads: q.Dim(1), keys: k.Dim(1), d: q.Dim(3)}
+	t.in = []input{{"queries", q}, {"new_keys", k}, {"new_values", v}}
 	if out := c.launch(t); out != nil {
 		return out[0].Reshape(q.Shape()...), out[1]
 	}
@@ -81,8 +82,9 @@ func (c TokenCache) launch(t tokenLaunch) []*Array {
 	dtype, group := c.Tail.Dtype(), t.heads/t.keys
 	l := launch{
 		constants: []constant{{"T", dtype}, {"D", t.d}, {"TAIL", TailTokens}, {"WARPS", warps}, {"PROJECTED", t.rope.Cos != nil},
-			{"NORM", len(t.in) > 1}},
-		inputs:  append(t.in, input{"past_keys", c.Keys}, input{"past_values", c.Values}, input{"tail", c.Tail}, input{"position", c.Position}),
+			{"NORM", t.rope.Cos != nil && len(t.in) > 1}},
+		inputs: append(t.in, input{"past_keys", c.Keys}, input{"past_values", c.Values}, input{"tail", c.Tail},
+			input{"position", c.Position}),
 		outputs: []output{{"out", dtype, []int{t.batch, 1, t.heads * t.d}}, {"next", dtype, c.Tail.Shape()}},
 		ints:    []parameter[int]{{"heads", t.heads}, {"group", group}, {"rows", t.batch * t.keys}, {"capacity", c.Keys.Dim(2)}},
 		floats:  []parameter[float32]{{"scale", float32(1 / math.Sqrt(float64(t.d)))}, {"eps", t.eps}},

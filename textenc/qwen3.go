@@ -387,7 +387,8 @@ func (a *qwen3Attention) attendProjected(qkv []mlx.Columns, p *pass) *mlx.Array 
 	if p.position == nil || a.gated {
 		return nil
 	}
-	y, tail := p.tokenCache(a.layer).AttendProjected(a.plain(qkv), a.heads, mlx.RopeTable{Cos: p.rope.Cos, Sin: p.rope.Sin, Layout: mlx.RopeHalves})
+	table := mlx.RopeTable{Cos: p.rope.Cos, Sin: p.rope.Sin, Layout: mlx.RopeHalves}
+	y, tail := p.tokenCache(a.layer).AttendProjected(a.plain(qkv), a.heads, table)
 	if y != nil {
 		p.cache.layers[a.layer][2] = tail
 	}

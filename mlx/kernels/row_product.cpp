@@ -1,9 +1,11 @@
 // A warp computes the product of a row x of C elements with a row of the matrix, or if GATED with two, and
-// SwiGLU of both. With NORM x is first divided by the root of its mean square, with ADD its sum with more,
+// SwiGLU of both. With NORM x is first divided by the root of its mean square, with MORE its sum with more,
 // which the first block returns as well. Each block does that for itself, while the first elements of the
 // matrix are on their way.
 typedef Pack<T, 16 / sizeof(T)> Elements;
 const int V = 16 / sizeof(T), ROWS = GATED ? 2 : 1, AT_ONCE = 4 / ROWS, STEP = 32 * V;
+SHARED(float, partial, 32);
+SHARED(Elements, normed, NORM ? C / V : 1);
 const int lane = tid % 32, mine = block * (threads / 32) + tid / 32;
 const int row = mine < outputs ? mine : outputs - 1; // all threads wait at the barriers
 const GLOBAL T* of[ROWS];
@@ -16,12 +18,10 @@ for (int u = 0; u < AT_ONCE; u++) {
 }
 
 #if NORM
-SHARED(float, partial, 32);
-SHARED(Elements, normed, C / V);
 float squares = 0;
 for (int k = tid; k < C / V; k += threads) {
   Elements p = load<V>(x + k * V);
-#if ADD
+#if MORE
   const Elements q = load<V>(more + k * V);
   for (int i = 0; i < V; i++) p.e[i] = T(float(p.e[i]) + float(q.e[i]));
   if (block == 0) store<V>(sum + k * V, p);

@@ -59,7 +59,8 @@ func (s *Stack) columns(all *mlx.Array) (out []mlx.Columns) {
 // been measured: it is for CUDA. Hooks see nothing.
 func (s *Stack) Row(norm *RMSNorm, x, more *mlx.Array, gated bool) (sum *mlx.Array, out []mlx.Columns) {
 	w, b := &s.weight, &s.bias
-	if mlx.CurrentDevice().Backend() != mlx.BackendCUDA || !s.joined() || w.packed != nil || gated && b.Array != nil || norm.Offset != 0 || norm.Weight.Array == nil {
+	plainNorm := norm.Offset == 0 && norm.Weight.Array != nil
+	if mlx.CurrentDevice().Backend() != mlx.BackendCUDA || !s.joined() || w.packed != nil || gated && b.Array != nil || !plainNorm {
 		return nil, nil
 	}
 	plain := norm.Plain(x.Dtype(), nil, nil)
