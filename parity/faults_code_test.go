@@ -28,10 +28,10 @@ type codeFault struct {
 var fusedFaults = []codeFault{
 	{"norms of q and k swapped", "mlx/nn/attention.go", "q, k, dtype := p.norms[0]", "p.norms[0], p.norms[1] = p.norms[1], p.norms[0]",
 		"flux1-inner", "transformer.transformer_blocks.0.attn@0", "nn.Module.NormRope"},
-	{"rotary table off by one", "mlx/nn/attention.go", "q, k := mlx.NormRope(",
+	{"rotary table off by one", "mlx/nn/attention.go", "q, k := f(text, ",
 		"n := rope.Cos.Dim(0); rope.Cos = mlx.Concat(0, rope.Cos.Slice(0, n-1, n), rope.Cos.Slice(0, 0, n-1))",
 		"zimage-ordinary", "transformer.noise_refiner.0.attention@0", "nn.Module.NormRope"},
-	{"neighbours rotated", "mlx/nn/attention.go", "q, k := mlx.NormRope(", "rope.Layout = 0",
+	{"neighbours rotated", "mlx/nn/attention.go", "q, k := f(text, ", "rope.Layout = 0",
 		"ernie-image", "transformer.layers.0.self_attention@0", "nn.Module.NormRope"},
 	{"scale and shift swapped", "transformer/joint.go", "return n.Plain(x.Dtype(), m.Scale, m.Shift).Apply(x)",
 		"m.Scale, m.Shift = m.Shift, m.Scale", "flux1-inner", "transformer.transformer_blocks.0.norm1.norm@0", "modulation.norm"},

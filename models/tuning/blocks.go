@@ -113,6 +113,12 @@ var replacements = []replacement{
 			return []*mlx.Array{y, tail}
 		}
 	}},
+	{[]string{"row_product"}, func(d dimensions, _ int) func() []*mlx.Array {
+		x, l := normal(d.dtype, 1, 1, 1, d.width), nn.NewLinear(d.width, d.hidden, false)
+		l.Weight.Array = normal(d.dtype, 0.02, d.hidden, d.width)
+		nn.Decodes(l)
+		return func() []*mlx.Array { return []*mlx.Array{l.Forward(x)} }
+	}},
 	{[]string{"host_rope"}, func(d dimensions, tokens int) func() []*mlx.Array {
 		x := normal(d.dtype, 1, 1, d.width/d.headSize, tokens, d.headSize)
 		cos, sin := table(d, tokens)

@@ -112,6 +112,7 @@ func TestEnhance(t *testing.T) {
 	b.run(b.emptied("prompt"), chromedp.SendKeys("#prompt", "broken"), chromedp.Click("#enhance"))
 	b.wait(`document.getElementById("error").textContent.includes("the language model is broken")`)
 	b.wait(value + ` === "broken" && !document.getElementById("prompt").readOnly`)
+	b.said("")
 	b.run(b.emptied("prompt"), chromedp.SendKeys("#prompt", "loop"), chromedp.Click("#enhance"))
 	b.wait(`document.getElementById("error").textContent === "the language model repeats one token endlessly"`)
 	b.wait(value + ` === "loop" && !document.getElementById("prompt").readOnly && !document.querySelector(".job")` +

@@ -170,6 +170,7 @@ export class Texts {
       form.changed();
       this.say([`${answer.model} has rewritten the prompt, which you can edit now.`, ...warnings].join(" "));
     } catch (error) {
+      this.say("");
       this.fail(error.message);
     }
   }
