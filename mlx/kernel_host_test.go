@@ -325,7 +325,7 @@ func TestKernelsOnHost(t *testing.T) {
 		t.Skip("on a Mac TestKernels runs them on the GPU")
 	}
 	all := kernelCases()
-	cases, faults := randtest.Some(2, all), randtest.Some(2, hostFaults)
+	cases, faults := randtest.Some(3, all), randtest.Some(3, hostFaults)
 	for _, f := range faults {
 		if in := caseNamed(t, all, f.in)[0]; !slices.ContainsFunc(cases, func(c kernelCase) bool { return c.name == in.name }) {
 			cases = append(slices.Clone(cases), in)
