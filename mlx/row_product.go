@@ -1,7 +1,7 @@
 package mlx
 
 // A RowProduct multiplies a row with a matrix, as a language model does for each token. A kernel does it with the
-// norm before it and SwiGLU after it, and reads the matrix faster than MLX.
+// sum and the norm before it and SwiGLU after it, so that MLX queues one array or two instead of four or five.
 type RowProduct struct {
 	Weight *Array // [N, C]
 	Bias   *Array // [N], or nil

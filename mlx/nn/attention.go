@@ -138,8 +138,6 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) QKVHeads {
 		qk := modules()
 		return QKVHeads{Q: qk[0], K: qk[1], V: project(2)}
 	}
-	// one array of keys and values saves a copy of both streams' values, or of what is sent to others
-	join := len(streams) == 2 || rope.Shared
 	normRope := func(f func(text, image mlx.QK, heads int, table mlx.RopeTable) (*mlx.Array, *mlx.Array)) []*mlx.Array {
 		var text mlx.QK
 		if len(streams) == 2 {
@@ -148,10 +146,11 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) QKVHeads {
 		q, k := f(text, streams[len(streams)-1].plain(), heads, rope.table())
 		return []*mlx.Array{q, k}
 	}
-	if !join {
+	if !rope.Shared {
 		qk := m.FusedAll("nn.Module.NormRope", func() []*mlx.Array { return normRope(mlx.NormRope) }, modules)
 		return QKVHeads{Q: qk[0], K: qk[1], V: project(2)}
 	}
+	// keys and values in one array, which goes to the other processes as it is
 	both := m.FusedAll("nn.Module.NormRope", func() []*mlx.Array { return normRope(mlx.NormRopeKV) }, func() []*mlx.Array {
 		qk := modules()
 		return []*mlx.Array{qk[0], mlx.Concat(2, qk[1], project(2))}
