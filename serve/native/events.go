@@ -58,7 +58,7 @@ func follow[E any](w http.ResponseWriter, r *http.Request, comment string,
 
 // eventText returns an event in the format of server-sent events.
 func (a *API) eventText(ctx context.Context, id, kind string, e engine.Event) string {
-	v := eventJSON{jsonJob: a.jobJSON(e.Status, nil), Bytes: e.Bytes, TotalBytes: e.Total, Text: e.Text, Thinking: e.Thinking}
+	v := eventJSON{jsonJob: a.jobJSON(ctx, e.Status, nil), Bytes: e.Bytes, TotalBytes: e.Total, Text: e.Text, Thinking: e.Thinking}
 	if e.Kind != engine.EventQueued {
 		v.Prompt, v.Label = "", "" // which may be long, and steps are many
 	}
@@ -70,11 +70,7 @@ func (a *API) eventText(ctx context.Context, id, kind string, e engine.Event) st
 		}
 	}
 	if e.Picture != nil {
-		rec, name := a.record(id), ""
-		if rec.names != nil && a.Gallery != nil {
-			name = rec.wait(ctx, e.Picture.Index)
-		}
-		p := pictureJSON(id, rec, e.Picture, name)
+		p := a.pictureJSON(ctx, id, e.Picture)
 		v.Picture = &p
 	}
 	return fmt.Sprintf("id: %d\nevent: %s\ndata: %s\n\n", e.Number, kind, marshal(v))

@@ -75,13 +75,13 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	a.Keep(j, q.Client)
-	return a.accepted(w, j)
+	return a.accepted(w, r, j)
 }
 
 // accepted answers with a job that was submitted.
-func (a *API) accepted(w http.ResponseWriter, j api.Job) error {
+func (a *API) accepted(w http.ResponseWriter, r *http.Request, j api.Job) error {
 	w.Header().Set("Location", "/api/v1/jobs/"+j.ID())
-	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
+	return reply(w, http.StatusAccepted, a.jobJSON(r.Context(), j.Status(), j))
 }
 
 // remember remembers the record of a job. When the records have doubled, it removes those of jobs that the
@@ -209,7 +209,7 @@ type jsonSeconds struct {
 }
 
 // jobJSON describes a job, with its images unless j is nil.
-func (a *API) jobJSON(s engine.Status, j api.Job) jsonJob {
+func (a *API) jobJSON(ctx context.Context, s engine.Status, j api.Job) jsonJob {
 	v := jsonJob{
 		ID: s.ID, State: s.State, Model: s.Model, Prompt: s.Prompt, Label: s.Label,
 		Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
@@ -224,16 +224,19 @@ func (a *API) jobJSON(s engine.Status, j api.Job) jsonJob {
 		v.Answer = (*jsonAnswer)(s.Answer)
 	}
 	if j != nil {
-		rec := a.record(s.ID)
 		for _, p := range j.Pictures() {
-			v.Pictures = append(v.Pictures, pictureJSON(s.ID, rec, p, rec.name(p.Index)))
+			v.Pictures = append(v.Pictures, a.pictureJSON(ctx, s.ID, p))
 		}
 	}
 	return v
 }
 
-// pictureJSON describes an image of a job, which is in the gallery unless name is empty.
-func pictureJSON(id string, rec *record, p *engine.Picture, name string) jsonPicture {
+// pictureJSON describes an image of a job. It waits for one that is being stored, so that each has one address.
+func (a *API) pictureJSON(ctx context.Context, id string, p *engine.Picture) jsonPicture {
+	rec, name := a.record(id), ""
+	if rec.names != nil && a.Gallery != nil {
+		name = rec.wait(ctx, p.Index)
+	}
 	url := "/api/v1/jobs/" + id + "/pictures/" + strconv.Itoa(p.Index)
 	if name != "" {
 		url = "/api/v1/pictures/" + name
@@ -258,7 +261,7 @@ func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds
 func (a *API) listJobs(w http.ResponseWriter, r *http.Request) error {
 	jobs := []jsonJob{}
 	for _, s := range a.engine.Jobs(a.owner(r)) {
-		jobs = append(jobs, a.jobJSON(s, nil))
+		jobs = append(jobs, a.jobJSON(r.Context(), s, nil))
 	}
 	return reply(w, http.StatusOK, map[string]any{"jobs": jobs})
 }
@@ -277,7 +280,7 @@ func (a *API) showJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, a.jobJSON(j.Status(), j))
+	return reply(w, http.StatusOK, a.jobJSON(r.Context(), j.Status(), j))
 }
 
 func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
@@ -286,7 +289,7 @@ func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	j.Cancel()
-	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
+	return reply(w, http.StatusAccepted, a.jobJSON(r.Context(), j.Status(), j))
 }
 
 // jobPicture serves an image of a job, from the gallery if it is there.

@@ -68,7 +68,7 @@ func (a *API) liveEvents(ctx context.Context, owner string) iter.Seq[liveEvent] 
 				if known[s.ID] || !ok || first && s.State.Ended() {
 					continue
 				}
-				begin.jobs = append(begin.jobs, a.jobJSON(s, nil))
+				begin.jobs = append(begin.jobs, a.jobJSON(ctx, s, nil))
 				go forward(ctx, j, events)
 			}
 			known = present

@@ -34,7 +34,7 @@ func (a *API) write(w http.ResponseWriter, r *http.Request, describe bool) error
 		return err
 	}
 	a.announce()
-	return a.accepted(w, j)
+	return a.accepted(w, r, j)
 }
 
 // skip ends the rewriting of a job's prompt: its images are generated with the prompt as it was typed.
@@ -44,5 +44,5 @@ func (a *API) skip(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	j.Skip()
-	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
+	return reply(w, http.StatusAccepted, a.jobJSON(r.Context(), j.Status(), j))
 }
