@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,11 +74,14 @@ func JoinEngine(ctx context.Context, split *gomflux.Split, out *ui.Output) (grou
 // Share returns the value that rank 0 passes.
 func Share[T any](ctx context.Context, group *gomflux.Group, v T) (T, error) {
 	all, err := Gather(ctx, group, v)
-	return append(all, v)[0], err
+	if err != nil {
+		return v, err
+	}
+	return all[0], nil
 }
 
 // Gather returns the values that the processes pass, by their ranks.
-func Gather[T any](ctx context.Context, group *gomflux.Group, v T) (all []T, err error) {
+func Gather[T any](ctx context.Context, group *gomflux.Group, v T) ([]T, error) {
 	if group.Size() == 1 {
 		return []T{v}, nil
 	}
@@ -88,9 +90,14 @@ func Gather[T any](ctx context.Context, group *gomflux.Group, v T) (all []T, err
 		return nil, err
 	}
 	texts, err := group.Gather(ctx, text)
-	all = make([]T, len(texts))
-	for i, text := range texts {
-		err = cmp.Or(err, json.Unmarshal(text, &all[i]))
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	all := make([]T, len(texts))
+	for i, text := range texts {
+		if err := json.Unmarshal(text, &all[i]); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", i, err)
+		}
+	}
+	return all, nil
 }
