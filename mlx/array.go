@@ -243,12 +243,7 @@ func (a *Array) Uint8s() []uint8 {
 }
 
 // ReadUint8s copies the elements to dst, which has room for them, and returns their number.
-func (a *Array) ReadUint8s(dst []uint8) int {
-	pushScope()
-	defer popScope()
-	row := a.AsType(Uint8).inOrder()
-	return copy(dst, unsafe.Slice((*uint8)(mlxc.ArrayDataUint8(row.h())), row.Size()))
-}
+func (a *Array) ReadUint8s(dst []uint8) int { return copyTo(dst, a, Uint8) }
 
 // Item returns the only element of an array of size 1.
 func (a *Array) Item() float32 {
@@ -259,17 +254,23 @@ func (a *Array) Item() float32 {
 }
 
 func copyOut[T any](a *Array, dtype Dtype) []T {
+	out := make([]T, a.Size())
+	copyTo(out, a, dtype)
+	return out
+}
+
+// copyTo copies the elements in a dtype to dst, and returns their number.
+func copyTo[T any](dst []T, a *Array, dtype Dtype) int {
 	if a.Size() == 0 { // MLX's CUDA build crashes in Contiguous without elements
 		Eval(a)
-		return []T{}
+		return 0
 	}
 	pushScope()
 	row := a.AsType(dtype).inOrder()
-	out := make([]T, row.Size())
 	// mlx-c's typed accessors ignore the dtype, so one works for all
-	copy(out, unsafe.Slice((*T)(mlxc.ArrayDataUint8(row.h())), len(out)))
+	n := copy(dst, unsafe.Slice((*T)(mlxc.ArrayDataUint8(row.h())), row.Size()))
 	popScope()
-	return out
+	return n
 }
 
 // inOrder returns the array, evaluated, with its elements in row-major order in memory, unlike those of a view.

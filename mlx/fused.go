@@ -56,6 +56,9 @@ type QK struct {
 	Eps          float32
 }
 
+// adjacent reports whether the keys are next to the queries.
+func (s QK) adjacent() bool { return s.K.follows(s.Q) }
+
 // A RopeTable has the cos and sin of rotary embeddings, float32 [L, D/2], and which features of a head of D
 // they rotate.
 type RopeTable struct {
@@ -95,8 +98,7 @@ func (t RopeTable) Rotate(x *Array) *Array {
 // There may be no text: the zero QK.
 func NormRope(text, image QK, h int, rope RopeTable) (q, k *Array) {
 	keys := h * image.K.Size / image.Q.Size
-	adjacent := func(s QK) bool { return s.Q.X == s.K.X && s.K.From == s.Q.From+s.Q.Size }
-	if adjacent(image) && (text.Q.X == nil || adjacent(text)) {
+	if image.adjacent() && (text.Q.X == nil || text.adjacent()) {
 		if out := normRope(text, image, h+keys, h, 0, rope); out != nil {
 			return out[0].Slice(2, 0, h), out[0].Slice(2, h, h+keys)
 		}
@@ -113,9 +115,7 @@ func NormRope(text, image QK, h int, rope RopeTable) (q, k *Array) {
 // NormRopeKV returns the queries of [NormRope], and in one array [B, T+L, 2·H/n, D] the keys and the values.
 func NormRopeKV(text, image QK, h int, rope RopeTable) (q, kv *Array) {
 	keys := h * image.K.Size / image.Q.Size
-	adjacent := func(s QK) bool {
-		return s.Q.X == s.K.X && s.K.X == s.V.X && s.K.From == s.Q.From+s.Q.Size && s.V.From == s.K.From+s.K.Size
-	}
+	adjacent := func(s QK) bool { return s.adjacent() && s.V.follows(s.K) }
 	if adjacent(image) && (text.Q.X == nil || adjacent(text)) {
 		if out := normRope(text, image, h+2*keys, h, h+keys, rope); out != nil {
 			return out[0], out[1]
@@ -382,6 +382,11 @@ func (c Columns) Array() *Array {
 		return c.X
 	}
 	return c.X.Slice(c.X.Ndim()-1, c.From, c.From+c.Size)
+}
+
+// follows reports whether c are the columns after others.
+func (c Columns) follows(others Columns) bool {
+	return c.X == others.X && c.From == others.From+others.Size
 }
 
 // AllColumns are all columns of an array.

@@ -42,7 +42,7 @@ func (c TokenCache) Attend(q, k, v *Array) (y, tail *Array) {
 func (c TokenCache) AttendProjected(qk QK, heads int, rope RopeTable) (y, tail *Array) {
 	x, d := qk.Q.X, qk.Q.Size/heads
 	keys := qk.K.Size / d
-	together := qk.K.X == x && qk.Q.From == 0 && qk.K.From == qk.Q.Size && x.Dim(2) == (heads+2*keys)*d && x.Dim(1) == 1
+	together := qk.adjacent() && qk.Q.From == 0 && x.Dim(2) == (heads+2*keys)*d && x.Dim(1) == 1
 	if !together || rope.Layout != RopeHalves || rope.Cos.Size() != d/2 {
 		return nil, nil
 	}

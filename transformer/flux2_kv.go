@@ -57,7 +57,7 @@ func (kv *flux2KV) attend(m *nn.Module, j joint, q, k, v *mlx.Array) *mlx.Array 
 // extract is attention over [text, references, target]. It puts keys and values of
 // the references, which see only themselves, into the cache.
 func (kv *flux2KV) extract(m *nn.Module, j joint, q, k, v *mlx.Array) *mlx.Array {
-	k, v = j.shares.KV(k, v, j.heads, true)
+	k, v = j.shares.KV(k, v, j.joined, true)
 	start, stop, n := j.shares.Count(0), j.shares.Count(0)+j.shares.Count(1), q.Dim(2)
 	referencesQ := q.Slice(2, start, stop)
 	q = mlx.Concat(2, q.Slice(2, 0, start), q.Slice(2, stop, n))
@@ -74,7 +74,7 @@ func (kv *flux2KV) cached(m *nn.Module, j joint, q, k, v *mlx.Array) *mlx.Array 
 	insert := func(x, cached *mlx.Array) *mlx.Array {
 		return mlx.Concat(2, x.Slice(2, 0, kv.text), cached.AsType(x.Dtype()), x.Slice(2, kv.text, x.Dim(2)))
 	}
-	k, v = j.shares.KV(k, v, j.heads, true)
+	k, v = j.shares.KV(k, v, j.joined, true)
 	k, v = insert(k, kv.cache.Keys[j.layer]), insert(v, kv.cache.Values[j.layer])
 	return nn.Attention(m.TapQKV(j.options(), q, k, v))
 }

@@ -282,7 +282,7 @@ type joint struct {
 	mask *mlx.Array // see nn.AttentionOptions; nil if every token sees all others
 	// shares are those of the joint sequence, whose rows the table has; nil if this process has all.
 	shares *nn.Shares
-	heads  nn.QKVHeads   // of the attention that is computed
+	joined *mlx.Array    // that of nn.QKVHeads, of the attention that is computed
 	emb    [2]*mlx.Array // image_rotary_emb as the reference's blocks get it; nil unless observed
 
 	kv    *flux2KV // the KV cache of FLUX.2's references, nil without one
@@ -324,7 +324,7 @@ func imageOf(s *nn.Shares) *nn.Shares { return s.Streams(1, s.Len()) }
 // attend returns the attention [B, L, H·D] of a module with normed and rotated heads.
 func (j joint) attend(m *nn.Module, h nn.QKVHeads) *mlx.Array {
 	q, k, v := h.Q.Transpose(0, 2, 1, 3), h.K.Transpose(0, 2, 1, 3), h.V.Transpose(0, 2, 1, 3)
-	j.heads = h
+	j.joined = h.Joined
 	if j.kv != nil {
 		return nn.MergeHeads(j.kv.attend(m, j, q, k, v))
 	}
@@ -332,7 +332,7 @@ func (j joint) attend(m *nn.Module, h nn.QKVHeads) *mlx.Array {
 }
 
 func (j joint) options() nn.AttentionOptions {
-	return nn.AttentionOptions{LengthFirst: true, Mask: j.mask, Shares: j.shares, Heads: j.heads}
+	return nn.AttentionOptions{LengthFirst: true, Mask: j.mask, Shares: j.shares, Joined: j.joined}
 }
 
 // selfAttention has the parts of diffusers' Attention over one sequence, with norms of heads.

@@ -78,7 +78,7 @@ func (b *blockCausal) state(streams ...**mlx.Array) []**mlx.Array {
 // computes attention for all queries.
 func (b *blockCausal) attend(m *nn.Module, layer int, h nn.QKVHeads) *mlx.Array {
 	q := h.Q.Transpose(0, 2, 1, 3)
-	k, v := b.options.Shares.KV(h.K.Transpose(0, 2, 1, 3), h.V.Transpose(0, 2, 1, 3), h, true)
+	k, v := b.options.Shares.KV(h.K.Transpose(0, 2, 1, 3), h.V.Transpose(0, 2, 1, 3), h.Joined, true)
 	if b.read {
 		cached := func(x, cached *mlx.Array) *mlx.Array { return mlx.Concat(2, cached.AsType(x.Dtype()), x) }
 		k, v = cached(k, b.cache.Keys[layer]), cached(v, b.cache.Values[layer])

@@ -75,8 +75,8 @@ type AttentionOptions struct {
 	Cache func(k, v *mlx.Array) (*mlx.Array, *mlx.Array)
 	// Shares are those of the tokens: queries are this process's, and see the keys of all. Nil if it has all.
 	Shares *Shares
-	// Heads, if they are set, are those of q, k and v.
-	Heads QKVHeads
+	// Joined, if it is set, is that of [QKVHeads].
+	Joined *mlx.Array
 	// LengthFirst reports that the reference's attention function takes [B, L, H, D]
 	// (diffusers' dispatch_attention_fn), as hooks then see q, k and v.
 	LengthFirst bool
@@ -106,7 +106,7 @@ func (p QKV) plain() mlx.QK {
 // QKVHeads are the queries, keys and values of attention, [B, L, H, D], or fewer heads of the latter two.
 type QKVHeads struct {
 	Q, K, V *mlx.Array
-	joined  *mlx.Array // [B, L, 2·H, D], of which K and V are views; nil if they are no views of one
+	Joined  *mlx.Array // [B, L, 2·H, D], of which K and V are views; nil if they are no views of one
 }
 
 // NormRope returns the heads of a stream, or of two, of which the second follows the first. Queries and keys are normed,
@@ -156,7 +156,7 @@ func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) QKVHeads {
 		return []*mlx.Array{qk[0], mlx.Concat(2, qk[1], project(2))}
 	})
 	kv := both[1].Split(2, 2)
-	return QKVHeads{Q: both[0], K: kv[0], V: kv[1], joined: both[1]}
+	return QKVHeads{Q: both[0], K: kv[0], V: kv[1], Joined: both[1]}
 }
 
 // Attend rotates q and k [B, H, L, D], passes q, k and v by the hook, and returns
@@ -173,7 +173,7 @@ func (m *Module) Attend(o AttentionOptions, q, k, v *mlx.Array) *mlx.Array {
 		if o.Mask != nil && o.Mask.Dim(-2) > 1 {
 			o.Mask = o.Shares.Share(-2, o.Mask)
 		}
-		k, v = o.Shares.KV(k, v, o.Heads, o.Mask != nil || m.Observed())
+		k, v = o.Shares.KV(k, v, o.Joined, o.Mask != nil || m.Observed())
 	}
 	return o.attention(m.TapQKV(o, q, k, v))
 }

@@ -126,14 +126,13 @@ func (s *Shares) gather(x *mlx.Array, ordered bool) *mlx.Array {
 	return mlx.Concat(1, parts...)
 }
 
-// KV returns keys and values [B, H, L, D] of all tokens for those of this process, which are in one array if they are those of
-// heads. They are in order if that matters.
-func (s *Shares) KV(k, v *mlx.Array, heads QKVHeads, ordered bool) (keys, values *mlx.Array) {
+// KV returns keys and values [B, H, L, D] of all tokens for those of this process, and for the array in which both are
+// joined, or nil. They are in order if that matters.
+func (s *Shares) KV(k, v, joined *mlx.Array, ordered bool) (keys, values *mlx.Array) {
 	if s.Alone() {
 		return k, v
 	}
 	lengthFirst := func(x *mlx.Array) *mlx.Array { return x.Transpose(0, 2, 1, 3) }
-	joined := heads.joined
 	if joined == nil {
 		joined = mlx.Concat(2, lengthFirst(k), lengthFirst(v))
 	}
