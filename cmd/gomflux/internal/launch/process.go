@@ -169,6 +169,19 @@ type cause struct {
 	lost bool // it cannot be started again
 }
 
+// weight is greater for a reason that can be that of the others.
+func (c cause) weight() int {
+	switch {
+	case c.lost:
+		return 3
+	case c.code == cli.ExitInterrupted:
+		return 2
+	case !strings.Contains(c.text, "[ring] connection to a peer was lost"): // MLX's words when a rank has ended
+		return 1
+	}
+	return 0
+}
+
 // end notes that the process has ended, and why if it has failed.
 func (p *process) end() (failed bool) {
 	p.screen.Lock()

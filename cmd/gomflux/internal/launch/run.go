@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -165,16 +166,15 @@ func since(t *time.Duration, is bool) {
 	}
 }
 
-// failure names the ranks to blame: of those that were lost the one that is behind, or else one that was
-// interrupted, which others may only see as a lost connection, or else the one that has failed first, and all with
+// failure names the ranks to blame: of those that were lost the one that is behind, or else one that was interrupted,
+// or else the one that has failed first, of those that have not only lost the connection to another; and all with
 // the same reason. What all ranks report is no matter of one rank.
 func (r *members) failure() *failure {
 	r.Lock()
 	defer r.Unlock()
 	all, first := r.all, r.failed[0]
-	for _, p := range r.failed {
-		if f := first.why; p.why.lost && (!f.lost || p.beat.Step < first.beat.Step) ||
-			!f.lost && p.why.code == cli.ExitInterrupted && f.code != p.why.code {
+	for _, p := range r.failed[1:] {
+		if by := cmp.Compare(p.why.weight(), first.why.weight()); by > 0 || by == 0 && p.why.lost && p.beat.Step < first.beat.Step {
 			first = p
 		}
 	}
