@@ -46,7 +46,6 @@ func newField(mask *image.Gray, part image.Rectangle, limit int) *field {
 	if part.Max.Y == mask.Rect.Max.Y {
 		fill(below, most)
 	}
-	roots := squareRoots(limit)
 	e := envelope{limit: limit, first: part.Min.X > mask.Rect.Min.X, last: part.Max.X < mask.Rect.Max.X}
 	for y := f.height - 1; y >= 0; y-- {
 		d := f.row(f.d, y)
@@ -56,7 +55,7 @@ func newField(mask *image.Gray, part image.Rectangle, limit int) *field {
 			}
 		}
 		copy(below, d)
-		e.along(d, roots)
+		e.along(d)
 	}
 	return f
 }
@@ -64,15 +63,6 @@ func newField(mask *image.Gray, part image.Rectangle, limit int) *field {
 // row returns the values of a row of a field.
 func (f *field) row(values []uint16, y int) []uint16 {
 	return values[(y+1)*(f.width+2)+1:][:f.width]
-}
-
-// squareRoots returns the distances of all squares of distances below a limit.
-func squareRoots(limit int) []uint16 {
-	roots := make([]uint16, limit*limit)
-	for i := range roots {
-		roots[i] = uint16(math.Round(math.Sqrt(float64(i)) * full / float64(limit)))
-	}
-	return roots
 }
 
 // An envelope computes the distances along rows.
@@ -88,53 +78,34 @@ type site struct{ from, at, square int }
 func (s site) over(x int) int { return (x-s.at)*(x-s.at) + s.square }
 
 // along replaces the distances in a row along its columns, in pixels, by the distances of a field.
-func (e *envelope) along(d, roots []uint16) {
-	for x := 0; x < len(d); {
-		if d[x] == 0 {
-			x++
-			continue
-		}
-		end := x + 1
-		for end < len(d) && d[end] > 0 {
-			end++
-		}
-		// a pixel outside the mask is nearer than all columns beyond it
-		e.run(d[x:end], roots, x > 0 || e.first, end < len(d) || e.last)
-		x = end
-	}
-}
-
-// run is along for pixels inside the mask, with the outside before or after them or not.
-func (e *envelope) run(d, roots []uint16, before, after bool) {
+func (e *envelope) along(d []uint16) {
 	e.sites = e.sites[:0]
-	if before {
-		e.sites = append(e.sites, site{0, -1, 0})
+	if e.first {
+		e.add(-1, 0, len(d))
 	}
 	for x, v := range d {
 		if int(v) < e.limit {
 			e.add(x, int(v)*int(v), len(d))
 		}
 	}
-	if after {
+	if e.last {
 		e.add(len(d), 0, len(d))
 	}
 	if len(e.sites) == 0 {
 		fill(d, full)
 		return
 	}
-	k := len(e.sites) - 1
+	k, unit := len(e.sites)-1, full/float64(e.limit)
 	for x := len(d) - 1; x >= 0; x-- {
-		d[x] = full
-		if square := e.sites[k].over(x); square < len(roots) {
-			d[x] = roots[square]
-		}
+		square := min(e.sites[k].over(x), e.limit*e.limit)
+		d[x] = uint16(math.Sqrt(float64(square))*unit + 0.5)
 		if x == e.sites[k].from {
 			k--
 		}
 	}
 }
 
-// add adds a site to the right of all others, in a run of n pixels.
+// add adds a site to the right of all others, in a row of n pixels.
 func (e *envelope) add(at, square, n int) {
 	s := site{0, at, square}
 	for len(e.sites) > 0 {
