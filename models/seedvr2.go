@@ -19,31 +19,23 @@ import (
 	"github.com/gomflux/gomflux/upscaler"
 )
 
-// A restorer is SeedVR2 with its autoencoder.
-type restorer struct {
-	*upscaler.SeedVR2
-	vae *Autoencoder
-}
-
-// loadSeedVR2 loads the autoencoder and the embeddings of the prompt in a folder of [catalog.FindUpscaler]. With an error it may
-// return what it has loaded.
-func loadSeedVR2(fsys fs.FS, m *upscaler.SeedVR2, a *Autoencoder, l *component.Loader) (*restorer, error) {
-	v, c, err := component.DeclareAutoencoder(&l.Folder, component.Autoencoders)
+// loadSeedVR2 loads the autoencoder and the embeddings of the prompt in a folder of [catalog.FindUpscaler].
+func (u *Upscaler) loadSeedVR2(fsys fs.FS, m *upscaler.SeedVR2) error {
+	v, c, err := component.DeclareAutoencoder(&u.loader.Folder, component.Autoencoders)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if want := m.Transformer.Config.VidOutChannels; v.LatentChannels() != want || v.ScaleFactor() != 8 {
-		return nil, errs.Requestf("the autoencoder has latents of %d channels and 1/%d of the size, expected %d and 1/8",
+		return errs.Requestf("the autoencoder has latents of %d channels and 1/%d of the size, expected %d and 1/8",
 			v.LatentChannels(), v.ScaleFactor(), want)
 	}
-	a.setVAE(v, c, l)
-	m.VAE, m.Points = v, &a.points
-	r := &restorer{m, a}
-	if err := l.LoadFiles(c); err != nil {
-		return r, err
+	u.base.setVAE(v, c, u.loader)
+	m.VAE, m.Points, u.seedvr2 = v, &u.base.points, m
+	if err := u.loader.LoadFiles(c); err != nil {
+		return err
 	}
 	m.Text, err = readPrompt(fsys, m.Transformer.Config.TxtInDim)
-	return r, err
+	return err
 }
 
 // readPrompt reads the embeddings of the prompt, [1, T, width].
@@ -81,12 +73,13 @@ func readPrompt(fsys fs.FS, width int) (*mlx.Array, error) {
 // Restores reports whether it works at the size of the output, and from noise.
 func (u *Upscaler) Restores() bool { return u.seedvr2 != nil }
 
-// memory estimates the bytes in which an image is restored to a size, without weights.
-func (r *restorer) memory(height, width int, device mlx.Device, dtype mlx.Dtype) int64 {
-	height, width = upTo(height, r.Multiple()), upTo(width, r.Multiple())
-	free := mlx.FreeMemory(device)
-	r.vae.setBudget(height, width, free, r.VAE.DecodeMemory)
-	return r.SeedVR2.Memory(height, width, device, dtype) + 4*int64(height)*int64(width)
+// restoringMemory estimates the bytes in which an image is restored to a size.
+func (u *Upscaler) restoringMemory(height, width int) int64 {
+	m := u.seedvr2
+	height, width = upTo(height, m.Multiple()), upTo(width, m.Multiple())
+	u.base.DecodeMemory(height, width) // sets the budget
+	n := m.Memory(height, width, u.base.device, u.base.dtype) + 4*int64(height)*int64(width)
+	return n + weightsSize(m.Modules()...)
 }
 
 // upTo returns the next multiple of k.
@@ -121,7 +114,7 @@ func (u *Upscaler) restore(img image.Image, to image.Point, r Restoration, progr
 func (u *Upscaler) restoreOnce(levels *mlx.Array, how Restoration, dtype mlx.Dtype, report func(float64)) (out *image.NRGBA, err error) {
 	const encoded, stepped = 0.2, 0.6 // shares of the work, as measured at 1024x1024
 	r, points := u.seedvr2, &u.base.points
-	free := mlx.FreeMemory(u.device)
+	free := mlx.FreeMemory(u.base.device)
 	mlx.WithScope(func() {
 		h, w := levels.Dim(0), levels.Dim(1)
 		levels = points.Value("image.in", levels)
@@ -135,7 +128,7 @@ func (u *Upscaler) restoreOnce(levels *mlx.Array, how Restoration, dtype mlx.Dty
 		}
 		x = x.Transpose(2, 0, 1).ExpandDims(0)
 		mlx.Eval(x)
-		r.vae.setBudget(x.Dim(2), x.Dim(3), free, r.VAE.EncodeMemory)
+		u.base.setBudget(x.Dim(2), x.Dim(3), free, r.VAE.EncodeMemory)
 		latents := r.Latents(x.AsType(dtype))
 		mlx.Eval(latents)
 		report(encoded)
@@ -150,7 +143,7 @@ func (u *Upscaler) restoreOnce(levels *mlx.Array, how Restoration, dtype mlx.Dty
 		points.Step = -1
 		mlx.Eval(made)
 		mlx.ClearCache()
-		r.vae.setBudget(x.Dim(2), x.Dim(3), free, r.VAE.DecodeMemory)
+		u.base.setBudget(x.Dim(2), x.Dim(3), free, r.VAE.DecodeMemory)
 		y := r.Image(made, x, how.Colours)
 		if !y.AllFinite() {
 			return

@@ -17,15 +17,12 @@ import (
 
 // An Upscaler enlarges images by a network. Its methods run on the MLX thread.
 type Upscaler struct {
-	base      *Autoencoder     // of SeedVR2; of networks only what all models have
-	network   upscaler.Network // nil for SeedVR2
-	seedvr2   *restorer        // nil for others
+	base      *Autoencoder      // of SeedVR2; of networks only what all models have
+	network   upscaler.Network  // nil for SeedVR2
+	seedvr2   *upscaler.SeedVR2 // nil for others
 	scale     int
-	device    mlx.Device
-	dtype     mlx.Dtype
 	component component.Component
 	loader    *component.Loader
-	closed    bool
 }
 
 // LoadUpscaler reads the network in a folder of [catalog.FindUpscaler]. Of the options it uses Device, Dtype and
@@ -36,7 +33,7 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 	if err := a.chooseDevice(o); err != nil {
 		return nil, err
 	}
-	u := &Upscaler{base: a, device: a.device, dtype: a.dtype, loader: &component.Loader{
+	u := &Upscaler{base: a, loader: &component.Loader{
 		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: mlx.Float32}, ReadAhead: readAhead, Report: reporter(o.Progress),
 	}}
 	declared, c, err := component.DeclareUpscaler(&u.loader.Folder, component.Upscalers)
@@ -55,18 +52,18 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 	case upscaler.Network:
 		u.network = n
 		if o.Dtype == nil && a.device != mlx.CPU {
-			u.dtype = mlx.Float16
+			a.dtype = mlx.Float16
 		}
 	case *upscaler.SeedVR2:
 		u.loader.Dtype = a.dtype // weights that are stored in float32 would take twice as much
-		if u.seedvr2, err = loadSeedVR2(fsys, n, a, u.loader); err != nil {
+		if err := u.loadSeedVR2(fsys, n); err != nil {
 			return nil, err
 		}
 	}
 	if err := u.loader.Load(u.component, ck); err != nil {
 		return nil, err
 	}
-	complete, a.dtype = true, u.dtype
+	complete = true
 	return u, nil
 }
 
@@ -74,14 +71,10 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 func (u *Upscaler) Close() { mlx.Finish(u.close) }
 
 func (u *Upscaler) close() {
-	u.closed = true
-	mlx.Drain()
+	u.base.close()
 	u.loader.Unload(u.component)
-	if u.seedvr2 != nil {
-		u.loader.Unload(u.seedvr2.vae.component)
-		if u.seedvr2.Text != nil {
-			u.seedvr2.Text.Free()
-		}
+	if u.seedvr2 != nil && u.seedvr2.Text != nil {
+		u.seedvr2.Text.Free()
 	}
 }
 
@@ -101,20 +94,20 @@ func (u *Upscaler) Class() string { return u.component.Class.Name }
 func (u *Upscaler) Scale() int { return u.scale }
 
 // Device returns the device that it runs on.
-func (u *Upscaler) Device() mlx.Device { return u.device }
+func (u *Upscaler) Device() mlx.Device { return u.base.device }
 
 // Dtype returns the dtype that it computes in.
-func (u *Upscaler) Dtype() mlx.Dtype { return u.dtype }
+func (u *Upscaler) Dtype() mlx.Dtype { return u.base.dtype }
 
 // run returns how to compute an image: within half of the free memory.
-func (u *Upscaler) run() upscaler.Run { return upscaler.Run{Budget: mlx.FreeMemory(u.device) / 2} }
+func (u *Upscaler) run() upscaler.Run { return upscaler.Run{Budget: mlx.FreeMemory(u.base.device) / 2} }
 
 // Memory estimates the bytes in which Upscale enlarges an image, to a size if it is SeedVR2, with the memory that is free now.
 func (u *Upscaler) Memory(from, to image.Point) int64 {
 	if u.seedvr2 != nil {
-		return u.seedvr2.memory(to.Y, to.X, u.device, u.dtype) + weightsSize(u.seedvr2.Modules()...)
+		return u.restoringMemory(to.Y, to.X)
 	}
-	n := upscaler.Memory(u.network, from.Y, from.X, u.run(), u.device, u.dtype)
+	n := upscaler.Memory(u.network, from.Y, from.X, u.run(), u.base.device, u.base.dtype)
 	if u.network.Channels() == 1 {
 		n *= 3 // red, green and blue
 	}
@@ -135,13 +128,13 @@ type Restoration struct {
 // gray image if it has no channel for it; for SeedVR2 Lanczos' filter scales it. progress, which may be nil, is called with the share
 // that is done.
 func (u *Upscaler) Upscale(img image.Image, to image.Point, r Restoration, progress func(share float64)) (*image.NRGBA, error) {
-	if u.closed {
+	if u.base.closed {
 		return nil, ErrClosed
 	}
-	if err := mlx.Use(u.device); err != nil {
+	if err := mlx.Use(u.base.device); err != nil {
 		return nil, err
 	}
-	defer limitMemory(u.device, autoencoderLookahead).restore()
+	defer limitMemory(u.base.device, autoencoderLookahead).restore()
 	if progress == nil {
 		progress = func(float64) {}
 	}
@@ -153,7 +146,7 @@ func (u *Upscaler) Upscale(img image.Image, to image.Point, r Restoration, progr
 
 // inDtypes calls f with the dtype, and if its values are not finite with those of a larger range.
 func (u *Upscaler) inDtypes(f func(dtype mlx.Dtype) (finite bool, err error)) error {
-	for dtype := u.dtype; ; dtype = nn.WideDtype(dtype) {
+	for dtype := u.base.dtype; ; dtype = nn.WideDtype(dtype) {
 		finite, err := f(dtype)
 		switch {
 		case err != nil || finite:

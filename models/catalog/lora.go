@@ -147,27 +147,35 @@ func findLoRAFile(folder string) (string, error) {
 	return "", errors.New("contains no safetensors file")
 }
 
-// findInLibrary returns the path of a LoRA in the folders of LORA_LIBRARY_PATH, an
-// environment variable of mflux, or "" if it is not there.
-func findInLibrary(name string) (found string) {
-	if strings.ContainsAny(name, `/\:`) {
-		return ""
-	}
+// library yields the safetensors files in the folders of LORA_LIBRARY_PATH, an environment variable of
+// mflux, and in their subfolders.
+func library(yield func(path string) bool) {
 	for _, folder := range filepath.SplitList(os.Getenv("LORA_LIBRARY_PATH")) {
+		stopped := false
 		filepath.WalkDir(ExpandHome(folder), func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil && d != nil && d.IsDir():
 				return fs.SkipDir
-			case err != nil || d.IsDir() || filepath.Ext(path) != safetensors:
-				return nil
-			case strings.TrimSuffix(d.Name(), safetensors) == strings.TrimSuffix(name, safetensors):
-				found = path
+			case err == nil && !d.IsDir() && filepath.Ext(path) == safetensors && !yield(path):
+				stopped = true
 				return fs.SkipAll
 			}
 			return nil
 		})
-		if found != "" {
-			return found
+		if stopped {
+			return
+		}
+	}
+}
+
+// findInLibrary returns the path of a LoRA in the library, or "" if it is not there.
+func findInLibrary(name string) string {
+	if strings.ContainsAny(name, `/\:`) {
+		return ""
+	}
+	for path := range library {
+		if strings.TrimSuffix(filepath.Base(path), safetensors) == strings.TrimSuffix(name, safetensors) {
+			return path
 		}
 	}
 	return ""
@@ -178,16 +186,10 @@ func findInLibrary(name string) (found string) {
 // cache. With an error it returns those that were found.
 func ListLoRAs() ([]string, error) {
 	var names []string
-	for _, folder := range filepath.SplitList(os.Getenv("LORA_LIBRARY_PATH")) {
-		filepath.WalkDir(ExpandHome(folder), func(path string, d fs.DirEntry, err error) error {
-			switch {
-			case err != nil && d != nil && d.IsDir():
-				return fs.SkipDir
-			case err == nil && !d.IsDir() && filepath.Ext(path) == safetensors && isLoRA(filepath.Dir(path), d.Name()):
-				names = append(names, strings.TrimSuffix(d.Name(), safetensors))
-			}
-			return nil
-		})
+	for path := range library {
+		if isLoRA(filepath.Split(path)) {
+			names = append(names, strings.TrimSuffix(filepath.Base(path), safetensors))
+		}
 	}
 	repos, err := hub.List()
 	for _, r := range repos {

@@ -1,8 +1,6 @@
 package catalog
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -10,7 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
+	"testing/fstest"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
@@ -73,42 +71,47 @@ func (o *overlay) isDir(name string) bool {
 	return false
 }
 
-// Open implements fs.FS. Files of other folders are returned as they are, because
-// package checkpoint passes the descriptors of operating system files to MLX.
-func (o *overlay) Open(name string) (fs.File, error) {
+// locate returns the file system that has a file or a folder, and its name there. A folder of the overlay's own
+// files is empty there. op is for the error.
+func (o *overlay) locate(op, name string) (fsys fs.FS, at string, err error) {
 	f, own := o.files[name]
 	switch {
 	case !fs.ValidPath(name):
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+		return nil, "", &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	case own && f.fsys == nil:
-		return &textFile{textInfo{path.Base(name), int64(len(f.text))}, bytes.NewReader(f.text)}, nil
+		return fstest.MapFS{name: {Data: f.text, Mode: 0o444}}, name, nil
 	case own:
-		return f.fsys.Open(f.path)
+		return f.fsys, f.path, nil
 	case name == "." || o.isDir(name):
-		entries, err := o.ReadDir(name)
-		return &overlayDir{info: dirInfo(path.Base(name)), entries: entries}, err
+		return fstest.MapFS{name: {Mode: fs.ModeDir | 0o555}}, name, nil
 	case o.fromLower(name):
-		return o.lower.Open(name)
+		return o.lower, name, nil
 	}
-	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	return nil, "", &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+}
+
+// Open implements fs.FS. Files of other folders are returned as they are, because
+// package checkpoint passes the descriptors of operating system files to MLX.
+func (o *overlay) Open(name string) (fs.File, error) {
+	fsys, at, err := o.locate("open", name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := fsys.Open(at)
+	if err == nil && (name == "." || o.isDir(name)) {
+		entries, err := o.ReadDir(name)
+		return &overlayDir{File: f, entries: entries}, err
+	}
+	return f, err
 }
 
 // Stat implements fs.StatFS.
 func (o *overlay) Stat(name string) (fs.FileInfo, error) {
-	f, own := o.files[name]
-	switch {
-	case !fs.ValidPath(name):
-		return nil, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrInvalid}
-	case own && f.fsys == nil:
-		return textInfo{path.Base(name), int64(len(f.text))}, nil
-	case own:
-		return fs.Stat(f.fsys, f.path)
-	case name == "." || o.isDir(name):
-		return dirInfo(path.Base(name)), nil
-	case o.fromLower(name):
-		return fs.Stat(o.lower, name)
+	fsys, at, err := o.locate("stat", name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
+	return fs.Stat(fsys, at)
 }
 
 // Lstat implements fs.ReadLinkFS. The overlay's own files are never reported as links.
@@ -121,14 +124,11 @@ func (o *overlay) Lstat(name string) (fs.FileInfo, error) {
 
 // ReadLink implements fs.ReadLinkFS.
 func (o *overlay) ReadLink(name string) (string, error) {
-	f, own := o.files[name]
-	switch {
-	case own && f.fsys != nil:
-		return fs.ReadLink(f.fsys, f.path)
-	case !own && o.fromLower(name):
-		return fs.ReadLink(o.lower, name)
+	fsys, at, err := o.locate("readlink", name)
+	if err != nil {
+		return "", err
 	}
-	return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrInvalid}
+	return fs.ReadLink(fsys, at)
 }
 
 // ReadDir implements fs.ReadDirFS.
@@ -155,10 +155,8 @@ func (o *overlay) ReadDir(name string) ([]fs.DirEntry, error) {
 				continue
 			}
 		}
-		child, _, below := strings.Cut(rest, "/")
-		if below {
-			entries[child] = fs.FileInfoToDirEntry(dirInfo(child))
-		} else if info, statErr := o.Stat(file); statErr == nil {
+		child, _, _ := strings.Cut(rest, "/")
+		if info, statErr := o.Stat(path.Join(name, child)); statErr == nil {
 			entries[child] = namedEntry{fs.FileInfoToDirEntry(info), child}
 		}
 	}
@@ -180,47 +178,11 @@ type namedEntry struct {
 
 func (e namedEntry) Name() string { return e.name }
 
-// textInfo implements fs.FileInfo for a text.
-type textInfo struct {
-	name string
-	size int64
-}
-
-func (i textInfo) Name() string     { return i.name }
-func (i textInfo) Size() int64      { return i.size }
-func (textInfo) Mode() fs.FileMode  { return 0o444 }
-func (textInfo) ModTime() time.Time { return time.Time{} }
-func (textInfo) IsDir() bool        { return false }
-func (textInfo) Sys() any           { return nil }
-
-// dirInfo implements fs.FileInfo for the folder of that name.
-type dirInfo string
-
-func (i dirInfo) Name() string     { return string(i) }
-func (dirInfo) Size() int64        { return 0 }
-func (dirInfo) Mode() fs.FileMode  { return fs.ModeDir | 0o555 }
-func (dirInfo) ModTime() time.Time { return time.Time{} }
-func (dirInfo) IsDir() bool        { return true }
-func (dirInfo) Sys() any           { return nil }
-
-// textFile is an open text.
-type textFile struct {
-	info textInfo
-	*bytes.Reader
-}
-
-func (f *textFile) Stat() (fs.FileInfo, error) { return f.info, nil }
-func (f *textFile) Close() error               { return nil }
-
-// overlayDir is an open folder.
+// overlayDir is an open folder with the entries of the overlay.
 type overlayDir struct {
-	info    dirInfo
+	fs.File
 	entries []fs.DirEntry
 }
-
-func (d *overlayDir) Stat() (fs.FileInfo, error) { return d.info, nil }
-func (d *overlayDir) Close() error               { return nil }
-func (d *overlayDir) Read([]byte) (int, error)   { return 0, errors.New("is a folder") }
 
 func (d *overlayDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	if n <= 0 {
