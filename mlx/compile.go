@@ -16,6 +16,8 @@ type CompileMode int32
 
 // The modes, which are values of mlx_compile_mode.
 const (
+	// Uncompiled means that a function is called as it is.
+	Uncompiled CompileMode = 0
 	// Unfused leaves the operations as they are. A call then costs less than one of the function,
 	// which makes an array in Go for every operation.
 	Unfused CompileMode = 2
@@ -33,7 +35,7 @@ func Compile(f func(in []*Array) []*Array) func(in []*Array) []*Array {
 	return compiled
 }
 
-// CompileUntil is [Compile] in a mode, for a function that can be freed before the job ends. Until
+// CompileUntil is [Compile] in a mode other than Uncompiled, for a function that can be freed before the job ends. Until
 // free is called or the job ends, arrays that f uses besides its inputs stay in memory,
 // even if they are freed.
 func CompileUntil(mode CompileMode, f func(in []*Array) []*Array) (run func(in []*Array) []*Array, free func()) {

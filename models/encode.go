@@ -356,7 +356,7 @@ func (r *Run) newStepCache() *stepcache.Cache {
 	if err != nil { // the request is checked
 		mlx.Throw(err)
 	}
-	c := &stepcache.Cache{Rule: rule, Compiled: !r.compilation().Off, Group: cmp.Or(r.sequence, r.stages)}
+	c := &stepcache.Cache{Rule: rule, Compiled: r.compilation() != mlx.Uncompiled, Group: cmp.Or(r.sequence, r.stages)}
 	r.stepCaches = append(r.stepCaches, c)
 	return c
 }
@@ -385,23 +385,21 @@ func (r *Run) freeKept() {
 // compilation returns how the run compiles: see [tuning.Compile]. It compiles nothing while a hook
 // looks at modules, since it must see every operation, no messages of a pair of processes, and no stages, between
 // which the host waits.
-func (r *Run) compilation() tuning.Compilation {
-	how := tuning.Compile(r.device)
-	if r.compileMode != 0 {
-		how = tuning.Compilation{Mode: r.compileMode}
+func (r *Run) compilation() mlx.CompileMode {
+	if r.points.Active() || !r.sequence.Traceable() || r.stages != nil {
+		return mlx.Uncompiled
 	}
-	how.Off = how.Off || r.points.Active() || !r.sequence.Traceable() || r.stages != nil
-	return how
+	return cmp.Or(r.compileMode, tuning.Compile(r.device))
 }
 
 // compiler returns a compiler for the run's device.
 func (r *Run) compiler() family.Compiler {
-	how := r.compilation()
-	if how.Off {
-		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
-	}
+	mode := r.compilation()
 	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {
-		compiled, free := mlx.CompileUntil(how.Mode, f)
+		if mode == mlx.Uncompiled {
+			return f
+		}
+		compiled, free := mlx.CompileUntil(mode, f)
 		r.compiled = append(r.compiled, free)
 		return compiled
 	}

@@ -193,8 +193,8 @@ func (m *LanguageModel) Measure(prompt, tokens int) (s Speed) {
 // newCache returns a cache for the running job.
 func (m *LanguageModel) newCache(tokens int) *textenc.Cache {
 	cache := m.model.NewCache(1, tokens)
-	if how := tuning.Compile(m.pipeline.device); !how.Off && !m.pipeline.points.Active() {
-		cache.Compile(how.Mode)
+	if !m.pipeline.points.Active() {
+		cache.Compile(tuning.Compile(m.pipeline.device))
 	}
 	return cache
 }

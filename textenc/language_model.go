@@ -148,9 +148,9 @@ type Cache struct {
 	padding  []int // tokens at the start of each sequence that stand for nothing; nil without any
 	behind   []int // how far positions are behind the number of tokens, because images take fewer
 
-	mode   mlx.CompileMode // 0 without compiling
-	step   *step           // nil before the first one
-	recent int             // of the tokens, those whose keys and values are in the tails
+	mode   mlx.CompileMode
+	step   *step // nil before the first one
+	recent int   // of the tokens, those whose keys and values are in the tails
 }
 
 // A layerCache has the arrays of a layer: keys and values [B, heads, capacity, D] and the tail of steps (see
@@ -183,15 +183,15 @@ func (c *Cache) Pad(left []int) {
 	}
 }
 
-// Compile makes steps of one token compiled, unless a hook looks at modules. The cache must be closed, and
-// used, in the job that runs.
+// Compile makes steps of one token compiled in a mode, unless a hook looks at modules. The cache must be closed,
+// and used, in the job that runs.
 func (c *Cache) Compile(mode mlx.CompileMode) {
 	mlx.CheckKernels()
 	c.mode = mode
 }
 
 // Compiled reports whether steps are compiled.
-func (c *Cache) Compiled() bool { return c.mode != 0 }
+func (c *Cache) Compiled() bool { return c.mode != mlx.Uncompiled }
 
 // Close frees the memory of the cache. It must be called on the MLX thread.
 func (c *Cache) Close() {

@@ -220,7 +220,7 @@ func compileComparison(d dimensions) Comparison {
 	}
 	standard := defaultCompile(d.device)
 	c.Candidates = []string{standard}
-	for _, name := range compileModes {
+	for _, name := range compileNames {
 		// with all kernels on CUDA there is little to fuse, and MLX takes seconds for each kernel
 		if name != standard && !(name == CompileFused && d.device.Backend() == mlx.BackendCUDA) {
 			c.Candidates = append(c.Candidates, name)
@@ -239,8 +239,8 @@ func compileComparison(d dimensions) Comparison {
 			}
 			for _, name := range c.Candidates {
 				run := f
-				if how := compilation(name); !how.Off {
-					run, _ = mlx.CompileUntil(how.Mode, f)
+				if mode := compileModes[name]; mode != mlx.Uncompiled {
+					run, _ = mlx.CompileUntil(mode, f)
 				}
 				trials = append(trials, Trial{Run: func() []*mlx.Array { return run([]*mlx.Array{x}) }})
 			}

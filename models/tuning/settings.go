@@ -1,6 +1,7 @@
 package tuning
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -39,7 +40,8 @@ const (
 
 var (
 	tunedDtypes  = map[string]mlx.Dtype{mlx.BFloat16.String(): mlx.BFloat16, mlx.Float16.String(): mlx.Float16}
-	compileModes = []string{CompileOff, CompileUnfused, CompileFused}
+	compileNames = []string{CompileOff, CompileUnfused, CompileFused}
+	compileModes = map[string]mlx.CompileMode{CompileOff: mlx.Uncompiled, CompileUnfused: mlx.Unfused, CompileFused: mlx.Fused}
 )
 
 // IsDefault reports whether nothing differs from the defaults.
@@ -122,8 +124,8 @@ func (s Settings) validate() error {
 	if _, ok := tunedDtypes[s.Dtype]; s.Dtype != "" && !ok {
 		return fmt.Errorf("dtype %q: expected bfloat16 or float16", s.Dtype)
 	}
-	if s.Compile != "" && !slices.Contains(compileModes, s.Compile) {
-		return fmt.Errorf("compile %q: expected %s", s.Compile, strings.Join(compileModes, ", "))
+	if s.Compile != "" && !slices.Contains(compileNames, s.Compile) {
+		return fmt.Errorf("compile %q: expected %s", s.Compile, strings.Join(compileNames, ", "))
 	}
 	known := mlx.AllReplacements()
 	for i, name := range s.Without {
@@ -181,21 +183,11 @@ func Dtype(device mlx.Device) mlx.Dtype {
 	return device.ComputeDtype()
 }
 
-// A Compilation is how a function is compiled.
-type Compilation struct {
-	// Off means that it is not compiled.
-	Off  bool
-	Mode mlx.CompileMode
-}
-
 // Compile returns how a transformer is compiled on a device. On the CPU it is not, since MLX would
 // call a C++ compiler and gain no speed. On CUDA custom kernels do what fusing would gain, if all of
 // them work.
-func Compile(device mlx.Device) Compilation {
-	if tuned := InUse(device).Compile; tuned != "" {
-		return compilation(tuned)
-	}
-	return compilation(defaultCompile(device))
+func Compile(device mlx.Device) mlx.CompileMode {
+	return compileModes[cmp.Or(InUse(device).Compile, defaultCompile(device))]
 }
 
 func defaultCompile(device mlx.Device) string {
@@ -207,14 +199,4 @@ func defaultCompile(device mlx.Device) string {
 		return CompileUnfused
 	}
 	return CompileFused
-}
-
-func compilation(name string) Compilation {
-	switch name {
-	case CompileOff:
-		return Compilation{Off: true}
-	case CompileUnfused:
-		return Compilation{Mode: mlx.Unfused}
-	}
-	return Compilation{Mode: mlx.Fused}
 }

@@ -287,15 +287,15 @@ func TestUse(t *testing.T) {
 			if err := Use(device, s); err != nil {
 				t.Fatal(err)
 			}
-			rows, dtype, how := standard, mlx.Float32, Compilation{Off: true}
+			rows, dtype, how := standard, mlx.Float32, mlx.Uncompiled
 			if device == mlx.CPU {
-				rows, dtype, how = 77, mlx.Float16, Compilation{Mode: mlx.Unfused}
+				rows, dtype, how = 77, mlx.Float16, mlx.Unfused
 			}
 			if found := nn.PackedRows(four); found != rows {
 				t.Errorf("tuned on %v: %d rows, expected %d", device, found, rows)
 			}
 			if Dtype(mlx.CPU) != dtype || Compile(mlx.CPU) != how {
-				t.Errorf("tuned on %v: %v, %+v", device, Dtype(mlx.CPU), Compile(mlx.CPU))
+				t.Errorf("tuned on %v: %v, %v", device, Dtype(mlx.CPU), Compile(mlx.CPU))
 			}
 		}
 		if err := Use(mlx.CPU, Settings{Without: []string{"nothing"}}); err == nil {
