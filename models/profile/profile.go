@@ -228,6 +228,5 @@ func (p *Profiler) endOther() {
 // describes what has run so far. An error is the first one of writing the trace.
 func (p *Profiler) Close(facts map[string]any) (*Summary, error) {
 	p.endTo(0)
-	s := p.sums.summary()
-	return s, p.trace.close(facts)
+	return &p.sums.Summary, p.trace.close(facts)
 }

@@ -74,8 +74,7 @@ type Module struct {
 // sums adds up frames.
 type sums struct {
 	Summary
-	overhead time.Duration
-	modules  map[rowKey]*Module
+	modules map[rowKey]*Module
 }
 
 type rowKey struct{ phase, name string }
@@ -111,11 +110,6 @@ func (s *sums) add(f *frame, dur time.Duration, phase string) {
 			m.Class, m.Shape, m.Dtype = n.tap.Class, n.shape, n.dtype
 		}
 	}
-}
-
-func (s *sums) summary() *Summary {
-	s.Summary.Overhead = s.overhead
-	return &s.Summary
 }
 
 // Groups returns the sums of modules of the same class whose names differ only in numbers and whose

@@ -27,8 +27,8 @@ func (n *node) isCall() bool { return n.depth == len(n.chain) }
 
 // Hook records a tap. It is a [hooks.Func].
 func (p *Profiler) Hook(tap hooks.Tap) (*mlx.Array, error) {
-	if p.sums.overhead == 0 { // the run has chosen its device
-		p.sums.overhead = p.overhead()
+	if p.sums.Overhead == 0 { // the run has chosen its device
+		p.sums.Overhead = p.overhead()
 	}
 	p.endOther()
 	switch {
