@@ -52,37 +52,35 @@ type Info struct {
 // read tensors, does not need MLX, and reports all problems at once.
 func Model(fsys fs.FS) Info {
 	i := inspection{fsys: fsys, layers: map[string]int{}, packed: map[string]int{}}
-	info := Info{}
 	var err error
-	info.Size, err = totalSize(fsys)
+	i.Size, err = totalSize(fsys)
 	i.add(err)
 	x, err := index.Read(fsys)
 	i.add(err)
 	if err == nil {
-		info.Class = x.Class
+		i.Class = x.Class
 		i.components(x)
-		info.Quantization = most(i.layers, component.Quantizations)
-		info.Packed = most(i.packed, checkpoint.PackedFormats)
+		i.Quantization = most(i.layers, component.Quantizations)
+		i.Packed = most(i.packed, checkpoint.PackedFormats)
 	} else {
 		i.weightFolders()
 	}
-	info.Incomplete, info.Unsupported, info.Declared = i.damage.Err(), i.unsupported, i.declared
-	return info
+	i.Incomplete = i.damage.Err()
+	return i.Info
 }
 
 // An inspection collects the problems of a model folder.
 type inspection struct {
-	fsys        fs.FS
-	damage      errs.List
-	unsupported error
-	declared    *family.Declared
-	layers      map[string]int // the number of quantized layers by quantization
-	packed      map[string]int // the number of layers that will be dequantized by format
+	Info
+	fsys   fs.FS
+	damage errs.List
+	layers map[string]int // the number of quantized layers by quantization
+	packed map[string]int // the number of layers that will be dequantized by format
 }
 
 func (i *inspection) add(err error) {
 	if errors.Is(err, errs.ErrUnsupported) {
-		i.unsupported = err
+		i.Unsupported = err
 	} else if err != nil {
 		i.damage = append(i.damage, err)
 	}
@@ -125,7 +123,7 @@ func (i *inspection) components(x index.Index) {
 		d, err := declare(i.fsys, x)
 		i.add(err)
 		if err == nil {
-			i.declared = d
+			i.Declared = d
 		}
 		for _, c := range componentsOf(d) {
 			parts[c.Dir] = c

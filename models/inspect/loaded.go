@@ -194,7 +194,7 @@ func (s *session) loadAgain(number int, c component.Component) error {
 // run loads the model for the second time, as for generating images, and generates the
 // smallest image.
 func (s *session) run(o models.LoadOptions) error {
-	o.Requests = func(p *models.Pipeline) []models.Request { return []models.Request{s.smallestRequest(p)} }
+	o.Requests = func(p *models.Pipeline) []models.Request { return []models.Request{smallestRequest(p)} }
 	p, err := models.Load(s.loader.FS, o)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (s *session) run(o models.LoadOptions) error {
 		}
 	}
 	defer nn.Watch(s.watcher(p.Components()))()
-	if _, err := p.Generate(s.smallestRequest(p)); err != nil {
+	if _, err := p.Generate(smallestRequest(p)); err != nil {
 		return fmt.Errorf("forward pass: %w", err)
 	}
 	return nil
@@ -242,7 +242,7 @@ func (s *session) watcher(components []component.Component) func(*mlx.Array) {
 
 // smallestRequest is a request for the smallest image in one step. It is image-to-image,
 // so that the autoencoder's encoder runs too.
-func (s *session) smallestRequest(p *models.Pipeline) models.Request {
+func smallestRequest(p *models.Pipeline) models.Request {
 	side := p.Multiple()
 	grey := image.NewRGBA(image.Rect(0, 0, side, side))
 	for i := range grey.Pix {
@@ -252,8 +252,8 @@ func (s *session) smallestRequest(p *models.Pipeline) models.Request {
 		Prompt: "a red circle", Height: side, Width: side, Steps: 2, MaxSequenceLength: p.Defaults.MaxSequenceLength,
 		Image: picture.Opaque(grey), ImageStrength: 0.5, Inpaint: p.LeastInpaint(grey),
 	}
-	if e, ok := s.pipeline.(family.Editor); ok && e.CheckReferences(0) != nil {
-		r.References = []image.Image{grey}
+	for range p.LeastReferences() {
+		r.References = append(r.References, grey)
 	}
 	if p.DefaultLayers() > 0 { // it splits the reference image, and starts from no other
 		r.Image, r.Inpaint = nil, nil
