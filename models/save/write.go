@@ -63,7 +63,6 @@ func (w *writer) writeWeights(dir string, parts []*savedComponent) error {
 		}
 		files := shards(part.entries, maxShard)
 		for i, entries := range files {
-			file := shard{part: part, reader: reader, entries: entries, metadata: metadata}
 			name := names.of(written+i, len(files))
 			for _, e := range entries {
 				for _, slot := range e.slots {
@@ -71,7 +70,7 @@ func (w *writer) writeWeights(dir string, parts []*savedComponent) error {
 				}
 				size += e.bytes()
 			}
-			if err := w.writeShard(filepath.Join(dir, name), file); err != nil {
+			if err := w.writeShard(filepath.Join(dir, name), part, reader, entries, metadata); err != nil {
 				return err
 			}
 		}
@@ -103,20 +102,13 @@ func (w *writer) fileNaming(part *savedComponent) (naming, map[string]string) {
 	return naming{stem: "model"}, map[string]string{"format": "pt"}
 }
 
-// A shard is one of a component's files.
-type shard struct {
-	part     *savedComponent
-	reader   *nn.Reader
-	entries  []*entry
-	metadata map[string]string
-}
-
-func (w *writer) writeShard(name string, s shard) error {
+// writeShard writes one of a component's files.
+func (w *writer) writeShard(name string, part *savedComponent, reader *nn.Reader, entries []*entry, metadata map[string]string) error {
 	var slots []checkpoint.Tensor
-	for _, e := range s.entries {
+	for _, e := range entries {
 		slots = append(slots, e.slots...)
 	}
-	file, err := checkpoint.Create(name, slots, s.metadata)
+	file, err := checkpoint.Create(name, slots, metadata)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, oserr.Bare(err))
 	}
@@ -124,14 +116,14 @@ func (w *writer) writeShard(name string, s shard) error {
 	put := func(data []byte) error {
 		w.done += int64(len(data))
 		if w.o.Progress != nil {
-			w.o.Progress(s.part.Name, w.done, w.total)
+			w.o.Progress(part.Name, w.done, w.total)
 		}
 		_, err := file.Write(data)
 		return err
 	}
-	for _, e := range s.entries {
+	for _, e := range entries {
 		mlx.WithScope(func() {
-			err = w.writeEntry(s.part, s.reader, e, put)
+			err = w.writeEntry(part, reader, e, put)
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, oserr.Bare(err))
