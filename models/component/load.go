@@ -73,10 +73,7 @@ func (l *Loader) LoadUsing(c Component, ck *checkpoint.Checkpoint, modules []any
 		o.Progress = func(done, total int64) { l.Report(c.Name, done, total) }
 	}
 	if l.LoRAs != nil {
-		o.Adapt = l.LoRAs.Bake(c.Dir)
-		if l.RuntimeLoRA {
-			o.Adapt = l.LoRAs.BakeRequired(c.Dir)
-		}
+		o.Adapt = l.LoRAs.Bake(c.Dir, l.RuntimeLoRA)
 	}
 	if len(modules) > 0 {
 		used := Parameters(modules)

@@ -63,16 +63,24 @@ func (e *UnmatchedError) Error() string {
 	return b.String()
 }
 
-// groups describes names, at most a number of groups of them.
+// groups describes names, at most a number of groups of them: those that differ in numbers only are described by
+// their common name with {} in place of numbers.
 func groups(names []string, most int) (lines []string) {
-	groups, counts := grouped(names)
-	for i, g := range groups {
-		if i == most {
-			return append(lines, fmt.Sprintf("and %d more", len(groups)-i))
+	var forms []string
+	members := map[string][]string{} // by their form
+	for _, name := range names {
+		form := number.ReplaceAllString(name, "$1{}")
+		if members[form] = append(members[form], name); len(members[form]) == 1 {
+			forms = append(forms, form)
 		}
-		line := quote.Name(g)
-		if counts[g] > 1 {
-			line += fmt.Sprintf(" (%d of this form)", counts[g])
+	}
+	for i, form := range forms {
+		if i == most {
+			return append(lines, fmt.Sprintf("and %d more", len(forms)-i))
+		}
+		line := quote.Name(members[form][0])
+		if n := len(members[form]); n > 1 {
+			line = fmt.Sprintf("%s (%d of this form)", quote.Name(form), n)
 		}
 		lines = append(lines, line)
 	}
@@ -85,24 +93,3 @@ func list(names []string) string {
 }
 
 var number = regexp.MustCompile(`(^|[._])\d+`)
-
-// grouped groups names that differ in numbers only. A group of several names is
-// described by their common name with {} in place of numbers.
-func grouped(names []string) (groups []string, counts map[string]int) {
-	alone := map[string]string{}
-	counts = map[string]int{}
-	for _, name := range names {
-		g := number.ReplaceAllString(name, "$1{}")
-		if counts[g]++; counts[g] == 1 {
-			groups = append(groups, g)
-			alone[g] = name
-		}
-	}
-	for i, g := range groups {
-		if counts[g] == 1 {
-			groups[i] = alone[g]
-			counts[alone[g]] = 1
-		}
-	}
-	return groups, counts
-}

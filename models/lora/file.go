@@ -146,11 +146,8 @@ func (t *tensor) errorf(format string, args ...any) error {
 	return fmt.Errorf("LoRA %s: tensor %s: %w", t.file.Name, quote.Name(t.Name), fmt.Errorf(format, args...))
 }
 
-// bytes reads the tensor.
-func (t *tensor) bytes() ([]byte, error) { return t.part(t.Tensor) }
-
-// part reads the tensor, or another one that belongs to it.
-func (t *tensor) part(of checkpoint.Tensor) ([]byte, error) {
+// read reads the tensor, or another one that belongs to it.
+func (t *tensor) read(of checkpoint.Tensor) ([]byte, error) {
 	data, err := t.file.reader.Bytes(of)
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -175,7 +172,7 @@ func (t *tensor) check() error {
 // array reads the tensor in its stored dtype, dequantized. It throws errors.
 func (t *tensor) array() *mlx.Array {
 	a := nn.Decode(t.Tensor, t.scale, func(of checkpoint.Tensor) []byte {
-		data, err := t.part(of)
+		data, err := t.read(of)
 		if err != nil {
 			throw("%w", err)
 		}
@@ -195,7 +192,7 @@ func (t *tensor) number() (float64, error) {
 	if t.Len() != 1 {
 		return 0, t.errorf("expected one number, found shape %v", t.Shape)
 	}
-	data, err := t.bytes()
+	data, err := t.read(t.Tensor)
 	if err != nil {
 		return 0, err
 	}

@@ -214,7 +214,7 @@ func TestBake(t *testing.T) {
 			set := loadGolden(t, c.File, c.Scale, components)
 			mlxtest.Do(t, func() {
 				for _, component := range components {
-					bake := set.Bake(component.Name)
+					bake := set.Bake(component.Name, false)
 					want := c.Changed[component.Name]
 					if bake == nil && len(want) > 0 {
 						t.Errorf("%s: nothing to bake, expected %d parameters", component.Name, len(want))
@@ -253,8 +253,8 @@ func TestAttach(t *testing.T) {
 			mlxtest.Do(t, func() {
 				for _, component := range components {
 					baked := map[string]*mlx.Array{}
-					bake := set.Bake(component.Name)
-					fixed := set.BakeRequired(component.Name) // from here on only what it bakes counts as baked
+					bake := set.Bake(component.Name, false)
+					fixed := set.Bake(component.Name, true) // from here on only what it bakes counts as baked
 					for _, p := range nn.Parameters(component.Model) {
 						p.Array = weight(p)
 						if baked[p.Name] = p.Array; bake != nil {

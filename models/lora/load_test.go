@@ -410,7 +410,7 @@ func baked(t testing.TB, specs ...lora.Spec) map[string][]float32 {
 	out := map[string][]float32{}
 	mlxtest.Do(t, func() {
 		for _, c := range components {
-			bake := set.Bake(c.Name)
+			bake := set.Bake(c.Name, false)
 			for _, p := range nn.Parameters(c.Model) {
 				if w := weight(p); bake != nil {
 					if changed := bake(p, w); changed != w {
@@ -543,7 +543,7 @@ func TestBakeErrors(t *testing.T) {
 				}
 			}
 			check(mlxtest.Try(func() {
-				bake := set.Bake("transformer")
+				bake := set.Bake("transformer", false)
 				for _, p := range nn.Parameters(model) {
 					p.Array = weight(p)
 					bake(p, p.Array)
@@ -551,7 +551,7 @@ func TestBakeErrors(t *testing.T) {
 			}))
 			if test.attach {
 				check(mlxtest.Try(func() {
-					set.BakeRequired("transformer")
+					set.Bake("transformer", true)
 					set.Attach("transformer", model)
 				}))
 			}
@@ -618,7 +618,7 @@ func FuzzLoad(f *testing.F) {
 		defer set.Close()
 		err = mlxtest.Try(func() {
 			for _, c := range components {
-				bake := set.Bake(c.Name)
+				bake := set.Bake(c.Name, false)
 				for _, p := range nn.Parameters(c.Model) {
 					if bake == nil {
 						break

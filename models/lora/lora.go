@@ -257,18 +257,11 @@ func (s *Set) Changes(component, parameter string) bool {
 // Bake returns a function that changes the parameters of a component while they are
 // loaded, nil if no LoRA changes any. It is called with the values of a parameter in
 // float32, in the shape that it has in memory, and returns the changed values. It
-// throws errors ([mlx.Throw]) and must be called on the MLX thread.
-func (s *Set) Bake(component string) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
-	return s.bake(component, func(*update) bool { return true })
-}
-
-// BakeRequired is [Set.Bake] for the changes that [Set.Attach] does not support: those
-// of parameters outside of linear layers, and DoRA along the inputs.
-func (s *Set) BakeRequired(component string) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
-	return s.bake(component, (*update).mustBake)
-}
-
-func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
+// throws errors ([mlx.Throw]) and must be called on the MLX thread. With required it
+// makes only the changes that [Set.Attach] does not support: those of parameters outside
+// of linear layers, and DoRA along the inputs.
+func (s *Set) Bake(component string, required bool) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
+	takes := func(u *update) bool { return !required || u.mustBake() }
 	done := map[string]bool{}
 	s.baked[component] = done
 	all := s.updates[component]
@@ -290,7 +283,8 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 			w = mlx.Scope(func() *mlx.Array { return u.bake(w, before) })
 		}
 		if !w.AllFinite() && before.AllFinite() {
-			throw("LoRA %s: makes values of %s in the %s NaN or infinite", fileNames(all[p.Name]), p.Name, component)
+			files := joined(all[p.Name], func(u *update) string { return u.file.Name })
+			throw("LoRA %s: makes values of %s in the %s NaN or infinite", files, p.Name, component)
 		}
 		done[p.Name] = true
 		return w
@@ -342,11 +336,11 @@ func (s *Set) Detach(model any) {
 	}
 }
 
-// fileNames returns the names of the files of updates.
-func fileNames(list []*update) string {
-	var out []string
-	for _, u := range list {
-		out = append(out, u.file.Name)
+// joined returns a text of each value, with commas.
+func joined[T any](values []T, text func(T) string) string {
+	var texts []string
+	for _, v := range values {
+		texts = append(texts, text(v))
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(texts, ", ")
 }

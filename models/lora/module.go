@@ -85,11 +85,7 @@ func (m *module) errorf(format string, args ...any) error {
 
 // partList lists the tensors that the file has for the module.
 func (m *module) partList() string {
-	var names []string
-	for _, p := range slices.Sorted(maps.Keys(m.parts)) {
-		names = append(names, string(p))
-	}
-	return strings.Join(names, ", ")
+	return joined(slices.Sorted(maps.Keys(m.parts)), func(p part) string { return string(p) })
 }
 
 // weightChange returns the change of the weight and its scale. The change is nil if the
@@ -143,11 +139,7 @@ func (m *module) checkShape(t *tensor, pieces []piece) error {
 
 // parameters lists the names of the parameters that an update changes.
 func parameters(pieces []piece) string {
-	var names []string
-	for _, p := range pieces {
-		names = append(names, p.Name)
-	}
-	return strings.Join(names, ", ")
+	return joined(pieces, func(p piece) string { return p.Name })
 }
 
 // require returns tensors, which must all exist and be matrices.
@@ -200,12 +192,9 @@ func (m *module) checkSize(rows, cols int, how string, tensors ...*tensor) error
 	if rows == m.rows && cols == m.cols {
 		return nil
 	}
-	var found []string
-	for _, t := range tensors {
-		found = append(found, fmt.Sprintf("%s %v", quote.Name(t.Name), t.Shape))
-	}
+	found := joined(tensors, func(t *tensor) string { return fmt.Sprintf("%s %v", quote.Name(t.Name), t.Shape) })
 	return &sizeError{m.errorf("expected a change of shape %v, that of %s, found %v, %s %s",
-		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, how, strings.Join(found, ", "))}
+		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, how, found)}
 }
 
 func (m *module) lowRank() (delta, float64, error) {

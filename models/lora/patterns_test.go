@@ -412,7 +412,7 @@ func checkChanges(t *testing.T, what string, components []lora.Component, path s
 	left := maps.Clone(want)
 	mlxtest.Do(t, func() {
 		for _, c := range components {
-			bake := set.Bake(c.Name)
+			bake := set.Bake(c.Name, false)
 			for _, p := range nn.Parameters(c.Model) {
 				if bake == nil {
 					break

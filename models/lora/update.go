@@ -58,7 +58,7 @@ func (u *update) zero() (bool, error) {
 		return false, nil
 	}
 	for _, t := range u.delta.tensors() {
-		data, err := t.bytes()
+		data, err := t.read(t.Tensor)
 		if err != nil {
 			return false, err
 		}

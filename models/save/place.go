@@ -42,7 +42,7 @@ type placer struct {
 // place lays out all entries of the component and sorts them by name.
 func (p *placer) place() error {
 	if p.loras != nil {
-		p.bake = p.loras.Bake(p.part.Dir)
+		p.bake = p.loras.Bake(p.part.Dir, false)
 	}
 	p.byName = map[string]*entry{}
 	for _, e := range p.part.entries {
