@@ -80,7 +80,7 @@ func (v *VAE) Encode(ctx context.Context, img image.Image) (l Latents, err error
 
 // Decode decodes latents to an opaque image: transparent pixels are blended with white.
 func (v *VAE) Decode(ctx context.Context, l Latents) (img *image.RGBA, err error) {
-	return onMLX(ctx, func() (*image.RGBA, error) { return v.autoencoder.Decode(models.Latents(l)) })
+	return onMLX(ctx, func() (*image.RGBA, error) { return v.autoencoder.Decode(models.Latents(l), false) })
 }
 
 // HasAlpha reports whether the model's images have an alpha channel.
@@ -95,7 +95,7 @@ func (v *VAE) DecodeTransparent(ctx context.Context, l Latents, unscaled bool) (
 // model's scaling_factor and shift_factor. The latents of Generate and Encode need
 // Decode, which applies them.
 func (v *VAE) DecodeUnscaled(ctx context.Context, l Latents) (img *image.RGBA, err error) {
-	return onMLX(ctx, func() (*image.RGBA, error) { return v.autoencoder.DecodeUnscaled(models.Latents(l)) })
+	return onMLX(ctx, func() (*image.RGBA, error) { return v.autoencoder.Decode(models.Latents(l), true) })
 }
 
 // Preview converts latents to an image quickly. With [OpenOptions].PreviewDecoder, a tiny

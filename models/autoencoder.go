@@ -205,24 +205,10 @@ func (a *Autoencoder) pixels(img image.Image) *mlx.Array {
 	return mlx.FromUint8(pixels.RGBA(m), size.Y, size.X, 4)
 }
 
-// Decode returns the image of latents, with transparent pixels blended with white.
-func (a *Autoencoder) Decode(l Latents) (*image.RGBA, error) {
-	img, err := a.DecodeTransparent(l, false)
-	return a.opaque(img), err
-}
-
-// DecodeTransparent is Decode, or DecodeUnscaled, with the image's transparency.
-func (a *Autoencoder) DecodeTransparent(l Latents, unscaled bool) (*image.NRGBA, error) {
-	if unscaled {
-		return a.decodeLatents(l, func(z *mlx.Array) *mlx.Array { return z })
-	}
-	return a.decodeLatents(l, a.vae.Unscale)
-}
-
-// DecodeUnscaled is Decode for latents in the decoder's own scale, as diffusers' vae.decode takes
-// them.
-func (a *Autoencoder) DecodeUnscaled(l Latents) (*image.RGBA, error) {
-	img, err := a.DecodeTransparent(l, true)
+// Decode returns the image of latents, with transparent pixels blended with white. Unscaled latents are in the
+// decoder's own scale, as diffusers' vae.decode takes them.
+func (a *Autoencoder) Decode(l Latents, unscaled bool) (*image.RGBA, error) {
+	img, err := a.DecodeTransparent(l, unscaled)
 	return a.opaque(img), err
 }
 
@@ -234,8 +220,8 @@ func (a *Autoencoder) opaque(img *image.NRGBA) *image.RGBA {
 	return picture.Opaque(img)
 }
 
-// decodeLatents checks latents and decodes them.
-func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Array) (*image.NRGBA, error) {
+// DecodeTransparent is Decode with the image's transparency.
+func (a *Autoencoder) DecodeTransparent(l Latents, unscaled bool) (*image.NRGBA, error) {
 	if a.closed {
 		return nil, ErrClosed
 	}
@@ -252,6 +238,10 @@ func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Arr
 	}
 	defer a.suspendHook()()
 	defer limitMemory(a.device, autoencoderLookahead).restore()
+	unscale := a.vae.Unscale
+	if unscaled {
+		unscale = func(z *mlx.Array) *mlx.Array { return z }
+	}
 	return a.decodeWith(unscale, mlx.FromFloat32(l.Data, shape...))
 }
 

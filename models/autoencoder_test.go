@@ -113,7 +113,7 @@ func TestRoundtrip(t *testing.T) {
 			t.Errorf("a hook got %s", tap.Name)
 			return nil, nil
 		}
-		same, err := a.Decode(l)
+		same, err := a.Decode(l, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func TestAutoencoderOverflow(t *testing.T) {
 			if err != nil {
 				return l, nil, err
 			}
-			img, err := a.Decode(l)
+			img, err := a.Decode(l, false)
 			if a.dtype != dtype {
 				t.Errorf("computes in %v then, expected %v", a.dtype, dtype)
 			}
@@ -210,7 +210,7 @@ func TestAutoencoderOverflow(t *testing.T) {
 		for _, p := range nn.Parameters(a.component.Model) {
 			p.Array = p.Times(math.NaN())
 		}
-		if _, err = a.Decode(l); err == nil {
+		if _, err = a.Decode(l, false); err == nil {
 			t.Error("decoded NaN")
 		} else if _, ok := overflowed(err); !ok {
 			t.Error(err)

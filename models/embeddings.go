@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -196,24 +195,15 @@ func filesKey(fsys fs.FS, names []string) (string, error) {
 			if info.Size() > largest {
 				return "", fmt.Errorf("%s: is not on a disk", name)
 			}
-			if version, err = contentHash(fsys, name); err != nil {
+			data, err := fs.ReadFile(fsys, name)
+			if err != nil {
 				return "", err
 			}
+			version = fmt.Sprintf("%x", sha256.Sum256(data))
 		}
 		fmt.Fprintf(h, "%q %s\n", name, version)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-func contentHash(fsys fs.FS, name string) (string, error) {
-	f, err := fsys.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	_, err = io.Copy(h, f)
-	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // usesDisk reports whether the run's prompt embeddings may come from the cache on disk. Processes that run a text

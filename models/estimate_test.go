@@ -200,7 +200,7 @@ func TestDecodePeak(t *testing.T) {
 				alone = max(alone, mlx.PeakMemory()-before)
 				before = settled()
 				mlx.ResetPeakMemory()
-				if _, err := p.Decode(l); err != nil {
+				if _, err := p.Decode(l, false); err != nil {
 					t.Fatal(err)
 				}
 				all, limit = mlx.PeakMemory()-before, alone+4*values // a copy in float32

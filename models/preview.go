@@ -20,7 +20,7 @@ func (a *Autoencoder) Preview(l Latents) (*image.RGBA, error) {
 		return nil, ErrClosed
 	}
 	if a.previewer != nil {
-		return a.previewer.Decode(l)
+		return a.previewer.Decode(l, false)
 	}
 	p, err := a.Projection()
 	if err != nil {

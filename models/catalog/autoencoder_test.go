@@ -62,7 +62,7 @@ func TestFindAutoencoder(t *testing.T) {
 				if model == "tiny-pool" {
 					shape[0] = 12 // patches of 2x2
 				}
-				img, err := a.Decode(models.Latents{Shape: shape, Data: mlxtest.Randn(3, shape...).Floats()})
+				img, err := a.Decode(models.Latents{Shape: shape, Data: mlxtest.Randn(3, shape...).Floats()}, false)
 				if err != nil {
 					t.Fatalf("%s: %v", files[name], err)
 				}
