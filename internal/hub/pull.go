@@ -17,6 +17,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/oserr"
@@ -193,13 +196,13 @@ func (c *Client) Pull(ctx context.Context, p *Plan, report func(Progress)) (fold
 	}
 	state := &pullState{total: p.Bytes}
 	state.waiting.Store("")
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	stop := func() {}
 	if report != nil {
 		stop = every(ctx, 200*time.Millisecond, func() { report(state.progress()) })
 	}
 	defer func() {
-		cancel(nil)
+		cancel()
 		stop()
 		if err == nil && report != nil {
 			report(state.progress())
@@ -209,7 +212,7 @@ func (c *Client) Pull(ctx context.Context, p *Plan, report func(Progress)) (fold
 	for _, f := range p.Files {
 		fresh[f.Hash] = !sizeIs(p.blob(f), f.Size)
 	}
-	if err := c.fetchAll(ctx, p, state, cancel); err != nil {
+	if err := c.fetchAll(ctx, p, state); err != nil {
 		return "", err
 	}
 	release, err := lock(ctx, filepath.Join(locksFolder(p.cache, p.Info.Repo), p.Info.Commit+".snapshot.lock"), func() {})
@@ -258,10 +261,10 @@ func every(ctx context.Context, interval time.Duration, f func()) (wait func()) 
 
 // fetchAll downloads the missing files of a plan, several at a time. The first
 // error cancels the others.
-func (c *Client) fetchAll(ctx context.Context, p *Plan, state *pullState, cancel context.CancelCauseFunc) error {
-	slots := make(chan struct{}, connections)
-	files := make(chan struct{}, connections/2) // concurrent files
-	var wait sync.WaitGroup
+func (c *Client) fetchAll(ctx context.Context, p *Plan, state *pullState) error {
+	slots := semaphore.NewWeighted(connections)
+	files, ctx := errgroup.WithContext(ctx)
+	files.SetLimit(connections / 2)
 	seen := map[string]bool{}
 	for _, f := range p.Files {
 		if seen[f.Hash] {
@@ -272,34 +275,22 @@ func (c *Client) fetchAll(ctx context.Context, p *Plan, state *pullState, cancel
 			state.here.Add(f.Size)
 			continue
 		}
-		select {
-		case files <- struct{}{}:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		wait.Go(func() {
+		files.Go(func() error {
 			progress := func(n int64) { state.here.Add(n) }
 			d := &download{client: c, info: p.Info, file: f, blob: p.blob(f), slots: slots, progress: progress}
-			err := p.fetch(ctx, d, func(path string) { state.waiting.Store(path) })
-			<-files
-			if err != nil {
-				cancel(fileError(ctx, p.Info.Repo, f, err))
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
+			return fileError(ctx, p.Info.Repo, f, p.fetch(ctx, d, func(path string) { state.waiting.Store(path) }))
 		})
 	}
-	wait.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
+	return files.Wait()
 }
 
-// fileError adds the file's name to err, unless err is the context's.
+// fileError adds the file's name to err, unless that is nil or the context's.
 func fileError(ctx context.Context, repo string, f File, err error) error {
 	switch {
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+	case err == nil || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return err
 	case errors.Is(err, syscall.ENOSPC):
 		return fmt.Errorf("%s: %s: %w", repo, f.Path, ErrSpace)

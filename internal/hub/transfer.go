@@ -16,6 +16,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
 	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/oserr"
 )
@@ -67,9 +70,9 @@ type download struct {
 	client   *Client
 	info     *Info
 	file     File
-	blob     string             // path of the complete file
-	slots    chan struct{}      // a semaphore, one slot for each connection
-	progress func(change int64) // is told how many bytes were gained or lost
+	blob     string              // path of the complete file
+	slots    *semaphore.Weighted // one for each connection
+	progress func(change int64)  // is told how many bytes were gained or lost
 
 	out *os.File
 
@@ -208,27 +211,13 @@ func (d *download) fill(ctx context.Context) (err error) {
 		if !d.ranged {
 			continue // after a cut connection the whole file is requested again
 		}
-		rest = d.missing(piece)
-		var wait sync.WaitGroup
-		for _, s := range rest {
-			select {
-			case d.slots <- struct{}{}:
-			case <-ctx.Done():
-			}
-			if ctx.Err() != nil {
-				break
-			}
-			wait.Go(func() {
-				err := d.fetchSpan(ctx, s, false)
-				<-d.slots
-				if err != nil {
-					cancel(err)
-				}
-			})
+		pieces, ctx := errgroup.WithContext(ctx)
+		pieces.SetLimit(connections)
+		for _, s := range d.missing(piece) {
+			pieces.Go(func() error { return d.fetchSpan(ctx, s, false) })
 		}
-		wait.Wait()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err := pieces.Wait(); err != nil {
+			return err
 		}
 	}
 }
@@ -240,16 +229,12 @@ func (d *download) missing(limit int64) spans {
 }
 
 // fetchSpan downloads a span. It retries as long as requests make progress. alone
-// is as in request; fetchSpan then takes a slot itself.
+// is as in request.
 func (d *download) fetchSpan(ctx context.Context, s span, alone bool) error {
-	if alone {
-		select {
-		case d.slots <- struct{}{}:
-			defer func() { <-d.slots }()
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	if d.slots.Acquire(ctx, 1) != nil {
+		return context.Cause(ctx)
 	}
+	defer d.slots.Release(1)
 	for failures := 0; ; {
 		before := d.missingIn(s)
 		err := d.request(ctx, s, alone)

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
@@ -59,22 +61,15 @@ func progressCounter(component string, list []*TensorWeights, progress func(comp
 
 // forEach calls f with every item, from several goroutines, until a call fails.
 func forEach[T any](ctx context.Context, list []T, f func(context.Context, T) error) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	slots := make(chan struct{}, min(runtime.GOMAXPROCS(0), 16))
-	var workers sync.WaitGroup
+	workers, ctx := errgroup.WithContext(ctx)
+	workers.SetLimit(min(runtime.GOMAXPROCS(0), 16))
 	for _, item := range list {
-		slots <- struct{}{}
-		if ctx.Err() != nil {
-			break
-		}
-		workers.Go(func() {
-			if err := f(ctx, item); err != nil {
-				stop(err) // the first cause stays
+		workers.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
-			<-slots
+			return f(ctx, item)
 		})
 	}
-	workers.Wait()
-	return context.Cause(ctx)
+	return workers.Wait()
 }
