@@ -158,20 +158,20 @@ func (m *module) require(parts ...part) ([]*tensor, error) {
 	return out, nil
 }
 
-// lowRankPair returns two matrices that are multiplied: [n, rank] and [rank, m].
-func (m *module) lowRankPair(a, b part) (left, right *tensor, err error) {
+// lowRankPair returns the product of two matrices: [n, rank] and [rank, m].
+func (m *module) lowRankPair(a, b part) (f factor, err error) {
 	both, err := m.require(a, b)
 	if err != nil {
-		return nil, nil, err
+		return f, err
 	}
-	left, right = both[0], both[1]
-	switch rank := right.Shape[0]; {
+	f = factor{a: both[0], b: both[1]}
+	switch rank := f.rank(); {
 	case rank == 0:
-		return nil, nil, right.errorf("has rank 0")
-	case left.Shape[1] != rank:
-		return nil, nil, left.errorf("expected rank %d, that of %s, found shape %v", rank, quote.Name(right.Name), left.Shape)
+		return f, f.b.errorf("has rank 0")
+	case f.a.Shape[1] != rank:
+		return f, f.a.errorf("expected rank %d, that of %s, found shape %v", rank, quote.Name(f.b.Name), f.a.Shape)
 	}
-	return left, right, nil
+	return f, nil
 }
 
 // A sizeError reports a change with another shape than its weight.
@@ -188,7 +188,7 @@ func (e *sizeErrors) Error() string {
 }
 
 // checkSize returns a [*sizeError] if the shape of a change is not that of the weight.
-func (m *module) checkSize(rows, cols int, how string, tensors ...*tensor) error {
+func (m *module) checkSize(rows, cols int, how string, tensors []*tensor) error {
 	if rows == m.rows && cols == m.cols {
 		return nil
 	}
@@ -198,63 +198,58 @@ func (m *module) checkSize(rows, cols int, how string, tensors ...*tensor) error
 }
 
 func (m *module) lowRank() (delta, float64, error) {
-	up, down, err := m.lowRankPair(partUp, partDown)
+	f, err := m.lowRankPair(partUp, partDown)
 	if err != nil {
 		return nil, 0, err
 	}
-	padding := 0
+	down, padding := f.b, 0
 	if slices.Contains(m.component.Padded, strings.TrimSuffix(m.pieces[0].Name, ".weight")) {
 		padding = max(0, m.cols-down.Shape[1])
 		if down.Shape[1] == 2*m.cols {
 			return nil, 0, down.errorf("shape %v: not supported: it is that of %s", down.Shape, controlLoRA)
 		}
 	}
-	if err := m.checkSize(up.Shape[0], down.Shape[1]+padding, "the product of", up, down); err != nil {
+	if err := m.checkSize(f.a.Shape[0], down.Shape[1]+padding, "the product of", f.tensors()); err != nil {
 		return nil, 0, err
 	}
-	scale, err := m.scale(down.Shape[0], true)
-	return lowRank{down, up, padding}, scale, err
+	scale, err := m.scale(f.rank(), true)
+	return lowRank{f, padding}, scale, err
 }
 
-// factor returns one of LoKr's factors and its rank, 0 if it is not a product.
-func (m *module) factor(whole, a, b part) (f factor, rank int, err error) {
-	if m.parts[whole] != nil {
-		if m.parts[a] != nil || m.parts[b] != nil {
-			return f, 0, m.errorf("expected either %s or %s and %s, found %s", whole, a, b, m.partList())
-		}
-		one, err := m.require(whole)
-		if err != nil {
-			return f, 0, err
-		}
-		return factor{whole: one[0]}, 0, nil
+// factor returns one of LoKr's factors.
+func (m *module) factor(whole, a, b part) (factor, error) {
+	if m.parts[whole] == nil {
+		return m.lowRankPair(a, b)
 	}
-	left, right, err := m.lowRankPair(a, b)
+	if m.parts[a] != nil || m.parts[b] != nil {
+		return factor{}, m.errorf("expected either %s or %s and %s, found %s", whole, a, b, m.partList())
+	}
+	one, err := m.require(whole)
 	if err != nil {
-		return f, 0, err
+		return factor{}, err
 	}
-	return factor{a: left, b: right}, right.Shape[0], nil
+	return factor{whole: one[0]}, nil
 }
 
 func (m *module) kron() (delta, float64, error) {
-	w1, rank1, err := m.factor(partKronW1, partKronW1A, partKronW1B)
+	w1, err := m.factor(partKronW1, partKronW1A, partKronW1B)
 	if err != nil {
 		return nil, 0, err
 	}
-	w2, rank2, err := m.factor(partKronW2, partKronW2A, partKronW2B)
+	w2, err := m.factor(partKronW2, partKronW2A, partKronW2B)
 	if err != nil {
 		return nil, 0, err
 	}
-	s1, s2 := w1.shape(), w2.shape()
+	s1, s2, tensors := w1.shape(), w2.shape(), append(w1.tensors(), w2.tensors()...)
 	for i, d := range append(slices.Clone(s1), s2...) {
 		if d == 0 {
-			return nil, 0, append(w1.tensors(), w2.tensors()...)[0].errorf(
-				"factors of shapes %v and %v: axis %d is empty", s1, s2, i)
+			return nil, 0, tensors[0].errorf("factors of shapes %v and %v: axis %d is empty", s1, s2, i)
 		}
 	}
-	if err := m.checkSize(s1[0]*s2[0], s1[1]*s2[1], "the Kronecker product of", append(w1.tensors(), w2.tensors()...)...); err != nil {
+	if err := m.checkSize(s1[0]*s2[0], s1[1]*s2[1], "the Kronecker product of", tensors); err != nil {
 		return nil, 0, err
 	}
-	rank := cmp.Or(rank2, rank1)
+	rank := cmp.Or(w2.rank(), w1.rank())
 	if _, ok := m.file.weights.Tensors[musubiFactor]; ok && rank == 0 { // musubi-tuner also scales whole factors
 		rank = max(s2[0], s2[1])
 	}
@@ -263,21 +258,21 @@ func (m *module) kron() (delta, float64, error) {
 }
 
 func (m *module) hadamard() (delta, float64, error) {
-	a1, b1, err := m.lowRankPair(partHadaW1A, partHadaW1B)
+	w1, err := m.lowRankPair(partHadaW1A, partHadaW1B)
 	if err != nil {
 		return nil, 0, err
 	}
-	a2, b2, err := m.lowRankPair(partHadaW2A, partHadaW2B)
+	w2, err := m.lowRankPair(partHadaW2A, partHadaW2B)
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, p := range [][2]*tensor{{a1, b1}, {a2, b2}} {
-		if err := m.checkSize(p[0].Shape[0], p[1].Shape[1], "the product of", p[0], p[1]); err != nil {
+	for _, w := range []factor{w1, w2} {
+		if err := m.checkSize(w.shape()[0], w.shape()[1], "the product of", w.tensors()); err != nil {
 			return nil, 0, err
 		}
 	}
-	scale, err := m.scale(b1.Shape[0], true)
-	return hadamard{factor{a: a1, b: b1}, factor{a: a2, b: b2}}, scale, err
+	scale, err := m.scale(w1.rank(), true)
+	return hadamard{w1, w2}, scale, err
 }
 
 // scale returns the factor of a change. The rank is 0 for a LoKr whose factors are not

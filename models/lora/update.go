@@ -175,16 +175,14 @@ func (a *adapter) Apply(x, y *mlx.Array) *mlx.Array {
 	return changed.AsType(y.Dtype())
 }
 
-// lowRank is up·down, of shapes [out, rank] and [rank, in]. It leaves the last inputs as they are.
+// lowRank is the product of lora_B [out, rank] and lora_A [rank, in]. It leaves the last inputs as they are.
 type lowRank struct {
-	down, up *tensor
-	padding  int // number of the last inputs
+	factor
+	padding int // number of the last inputs
 }
 
-func (l lowRank) tensors() []*tensor { return []*tensor{l.up, l.down} }
-
 func (l lowRank) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
-	change := pick(l.up.asFloat32()).Matmul(l.down.asFloat32().Times(scale))
+	change := pick(l.a.asFloat32()).Matmul(l.b.asFloat32().Times(scale))
 	if l.padding == 0 {
 		return change
 	}
@@ -192,7 +190,7 @@ func (l lowRank) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Arr
 }
 
 func (l lowRank) runtime(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
-	return []*mlx.Array{l.down.array(), pick(l.up.array())}, func(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
+	return []*mlx.Array{l.b.array(), pick(l.a.array())}, func(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
 		if last := x.Ndim() - 1; l.padding > 0 {
 			x = x.Slice(last, 0, x.Dim(last)-l.padding)
 		}
@@ -223,6 +221,14 @@ type factor struct{ whole, a, b *tensor }
 
 func (f factor) tensors() []*tensor {
 	return slices.DeleteFunc([]*tensor{f.whole, f.a, f.b}, func(t *tensor) bool { return t == nil })
+}
+
+// rank returns the rank of a product, 0 for a matrix.
+func (f factor) rank() int {
+	if f.b == nil {
+		return 0
+	}
+	return f.b.Shape[0]
 }
 
 func (f factor) shape() []int {
