@@ -82,20 +82,10 @@ func (s *Source) loneFile(folder string) (string, error) {
 			return "", nil
 		}
 	}
-	entries, err := fs.ReadDir(s.FS, ".")
-	if err != nil {
-		return "", err
+	if found, _ := fs.Glob(s.FS, "*"+safetensors); len(found) == 1 {
+		return found[0], nil
 	}
-	var found []string
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), safetensors) {
-			found = append(found, e.Name())
-		}
-	}
-	if len(found) != 1 {
-		return "", nil
-	}
-	return found[0], nil
+	return "", nil
 }
 
 // FindTiny finds the published tiny autoencoder for the latents of a model's autoencoder, and returns
