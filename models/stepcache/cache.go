@@ -1,8 +1,6 @@
 package stepcache
 
 import (
-	"math"
-
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/transformer"
 )
@@ -94,26 +92,35 @@ func Forward[In any](c *Cache, compile func(func([]*mlx.Array) []*mlx.Array) fun
 // reuses reports whether the blocks after the first one are left out, given the change by the first
 // block.
 func (c *Cache) reuses(change *mlx.Array) bool {
-	c.Reused = c.first != nil && float64(relative(change, c.first, c.Group)) <= c.Rule.Threshold
+	c.Reused = false
+	if c.first != nil {
+		mlx.WithScope(func() {
+			first := c.first.AsType(mlx.Float32)
+			mean := meanAbs(c.Group, change.AsType(mlx.Float32).Sub(first), first)
+			c.Reused = mean[1] > 0 && float64(mean[0]/mean[1]) <= c.Rule.Threshold
+		})
+	}
 	return c.Reused
 }
 
-// relative returns the mean absolute difference of x and reference, relative to the mean absolute
-// value of reference; NaN if that is 0. The members of a group have parts of both.
-func relative(x, reference *mlx.Array, g *mlx.Group) float32 {
-	values := mlx.Scope(func() *mlx.Array {
-		x, reference := x.AsType(mlx.Float32), reference.AsType(mlx.Float32)
-		mean := func(x *mlx.Array) *mlx.Array { return x.Abs().Mean(-1).Reshape(-1).Mean(0) }
-		both := mlx.Concat(0, mean(x.Sub(reference)), mean(reference))
-		if g != nil { // sums instead of means
-			both = g.AllSum(both.Times(float64(x.Dim(1))))
+// meanAbs returns the mean absolute values of arrays [B, L, D], or with a group, whose members have parts of the
+// arrays, numbers in proportion to them. Members whose machines round differently get the same.
+func meanAbs(g *mlx.Group, arrays ...*mlx.Array) []float32 {
+	return mlx.Scope(func() *mlx.Array {
+		var means []*mlx.Array
+		for _, x := range arrays {
+			mean := x.AsType(mlx.Float32).Abs().Mean(-1).Reshape(-1).Mean(0)
+			if g != nil { // sums instead of means
+				mean = mean.Times(float64(x.Dim(1)))
+			}
+			means = append(means, mean)
 		}
-		return both
+		all := mlx.Concat(0, means...)
+		if g != nil {
+			all = g.AllSum(all)
+		}
+		return all
 	}).Floats()
-	if values[1] == 0 {
-		return float32(math.NaN())
-	}
-	return values[0] / values[1]
 }
 
 // store keeps the arrays of a complete evaluation.

@@ -71,18 +71,7 @@ func keep(state **mlx.Array, x *mlx.Array) {
 	*state = x
 }
 
-// meanAbs returns the mean absolute value of x. Members of a group, whose machines may round differently,
-// get the sum of all.
-func (e *easy) meanAbs(x *mlx.Array) float64 {
-	mean := mlx.Scope(func() *mlx.Array {
-		mean := x.AsType(mlx.Float32).Abs().Mean(-1).Reshape(-1).Mean(0)
-		if e.group != nil {
-			mean = e.group.AllSum(mean)
-		}
-		return mean
-	})
-	return float64(mean.Floats()[0])
-}
+func (e *easy) meanAbs(x *mlx.Array) float64 { return float64(meanAbs(e.group, x)[0]) }
 
 func free(arrays ...*mlx.Array) {
 	for _, a := range arrays {

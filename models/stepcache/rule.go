@@ -40,23 +40,14 @@ func ParseRule(s string) (Rule, error) {
 	if !ok {
 		return Rule{}, fmt.Errorf("expected a rule and its threshold (such as %s:0.1)", FirstBlock)
 	}
-	r := Rule{Name: name}
-	var err error
-	if r.Threshold, err = strconv.ParseFloat(text, 64); err != nil {
-		r.Threshold = 0
+	switch threshold, err := strconv.ParseFloat(text, 64); {
+	case !slices.Contains(Names, name):
+		return Rule{}, fmt.Errorf("unknown rule %q, expected one of %s", name, strings.Join(Names, ", "))
+	case err != nil || !(threshold > 0 && threshold < 1):
+		return Rule{}, fmt.Errorf("the threshold of %s must be a number above 0 and below 1", name)
+	default:
+		return Rule{name, threshold}, nil
 	}
-	return r, r.Check()
-}
-
-// Check returns an error for an unknown rule and for a threshold that is not above 0 and below 1.
-func (r Rule) Check() error {
-	switch {
-	case !slices.Contains(Names, r.Name):
-		return fmt.Errorf("unknown rule %q, expected one of %s", r.Name, strings.Join(Names, ", "))
-	case !(r.Threshold > 0 && r.Threshold < 1):
-		return fmt.Errorf("the threshold of %s must be a number above 0 and below 1", r.Name)
-	}
-	return nil
 }
 
 // String returns the name and the threshold with a colon between them.
