@@ -56,8 +56,6 @@ type Input struct {
 	Mask  *image.Gray // in the size of Image; the higher a value, the more of it is repainted
 	// Photo is the part of Image that is not a border of Options.Expand.
 	Photo image.Rectangle
-	// Transparent is true for a mask that was made from the transparent pixels of the given one.
-	Transparent bool
 	Options
 
 	given *image.Gray // the mask in its own size, if that is not the image's and there is no border
@@ -85,7 +83,7 @@ func New(img, mask image.Image, o Options) (*Input, error) {
 	in.Photo = in.Image.Rect
 	var err error
 	if mask != nil {
-		if in.given, in.Transparent, err = read(mask, in.Photo.Size()); err != nil {
+		if in.given, err = read(mask, in.Photo.Size()); err != nil {
 			return nil, err
 		}
 		if o.Invert {

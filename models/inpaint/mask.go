@@ -16,24 +16,21 @@ const half = 128
 // of lossy compression.
 const maxSpread = 32
 
-// read returns a mask for an image of some size, and whether it was made from transparent pixels.
-func read(img image.Image, size image.Point) (mask *image.Gray, transparent bool, err error) {
+// read returns a mask for an image of some size.
+func read(img image.Image, size image.Point) (*image.Gray, error) {
 	if img.Bounds().Empty() {
-		return nil, false, fmt.Errorf("the mask is empty: its bounds are %v", img.Bounds())
+		return nil, fmt.Errorf("the mask is empty: its bounds are %v", img.Bounds())
 	}
 	given := img.Bounds().Size()
 	if !sameProportions(given, size) {
-		return nil, false, fmt.Errorf("the mask has %dx%d pixels and the image %dx%d: expected the same size or proportions "+
+		return nil, fmt.Errorf("the mask has %dx%d pixels and the image %dx%d: expected the same size or proportions "+
 			"(diffusers stretches such a mask to the image: do so in an image editor if that is meant)",
 			given.X, given.Y, size.X, size.Y)
 	}
-	mask, transparent = AlphaMask(img)
-	if !transparent {
-		if mask, err = luma(img); err != nil {
-			return nil, false, err
-		}
+	if mask, ok := AlphaMask(img); ok {
+		return mask, nil
 	}
-	return mask, transparent, nil
+	return luma(img)
 }
 
 // resized returns a mask in the size of an image.
@@ -54,7 +51,7 @@ func sameProportions(a, b image.Point) bool {
 // luma returns a black, white and grey image with one channel. An image with colours is an error.
 func luma(img image.Image) (*image.Gray, error) {
 	if m, ok := img.(*image.Gray); ok {
-		return copyGray(m), nil
+		return mapped(m, func(v uint8) uint8 { return v }), nil
 	}
 	m := picture.Opaque(img)
 	gray := image.NewGray(image.Rect(0, 0, m.Rect.Dx(), m.Rect.Dy()))

@@ -1,6 +1,10 @@
 package inpaint
 
-import "image"
+import (
+	"bytes"
+	"image"
+	"slices"
+)
 
 // row returns the values of row y of a mask, counted from its first one.
 func row(mask *image.Gray, y int) []uint8 {
@@ -12,15 +16,6 @@ func atOrigin(img *image.RGBA) *image.RGBA {
 	moved := *img
 	moved.Rect = img.Rect.Sub(img.Rect.Min)
 	return &moved
-}
-
-// copyGray returns a mask whose bounds start at 0, 0, with pixels of its own.
-func copyGray(mask *image.Gray) *image.Gray {
-	out := image.NewGray(mask.Rect.Sub(mask.Rect.Min))
-	for y := range out.Rect.Dy() {
-		copy(row(out, y), row(mask, y))
-	}
-	return out
 }
 
 // threshold makes a mask black and white at one half.
@@ -35,9 +30,9 @@ func threshold(mask *image.Gray) *image.Gray {
 
 func inverted(mask *image.Gray) *image.Gray { return mapped(mask, func(v uint8) uint8 { return ^v }) }
 
-// mapped returns a mask with another value for each.
+// mapped returns a mask with another value for each, whose bounds start at 0, 0.
 func mapped(mask *image.Gray, f func(v uint8) uint8) *image.Gray {
-	out := image.NewGray(mask.Rect)
+	out := image.NewGray(mask.Rect.Sub(mask.Rect.Min))
 	for y := range out.Rect.Dy() {
 		to := row(out, y)
 		for x, v := range row(mask, y) {
@@ -58,19 +53,10 @@ func fill[T any](values []T, v T) {
 func bounds(mask *image.Gray) image.Rectangle {
 	var out image.Rectangle
 	for y := range mask.Rect.Dy() {
-		values := row(mask, y)
-		first := 0
-		for first < len(values) && values[first] == 0 {
-			first++
+		if values := bytes.TrimRight(row(mask, y), "\x00"); len(values) > 0 {
+			first := slices.IndexFunc(values, func(v uint8) bool { return v != 0 })
+			out = out.Union(image.Rect(first, y, len(values), y+1))
 		}
-		if first == len(values) {
-			continue
-		}
-		last := len(values)
-		for values[last-1] == 0 {
-			last--
-		}
-		out = out.Union(image.Rect(first, y, last, y+1))
 	}
 	return out.Add(mask.Rect.Min)
 }
