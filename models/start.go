@@ -132,10 +132,8 @@ func (r *Run) noise(seed uint64, shape []int) *mlx.Array {
 	if r.RNG == "torch" {
 		return r.fromTorch(mlx.FromFloat32(scheduler.TorchNoise(seed, Latents{Shape: shape}.size()), r.torchShape(shape)...), shape)
 	}
-	if _, unpacked := r.family.(family.UnpackedDrawer); unpacked {
-		return mlx.Normal(mlx.Key(seed), mlx.Float32, shape...)
-	}
-	if f := r.packer(); f != nil {
+	_, unpacked := r.family.(family.UnpackedDrawer)
+	if f := r.packer(); f != nil && !unpacked {
 		h, w := shape[1], shape[2]
 		return f.Unpack(mlx.Normal(mlx.Key(seed), mlx.Float32, f.PackedShape(h, w)...), h, w)
 	}

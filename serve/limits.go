@@ -20,7 +20,6 @@ type body struct {
 	io.ReadCloser
 	control *http.ResponseController
 	timing  *timing
-	largest int64
 	began   time.Time
 	read    int64
 	release func() // of the bytes that were taken for it
@@ -48,7 +47,7 @@ func (s *Server) openBody(w http.ResponseWriter, r *http.Request) (b *body, stat
 	}
 	return &body{
 		ReadCloser: http.MaxBytesReader(w, r.Body, s.MaxBody), control: http.NewResponseController(w), timing: &s.timing,
-		largest: s.MaxBody, began: time.Now(), release: sync.OnceFunc(func() { s.bodies.Release(size) }),
+		began: time.Now(), release: sync.OnceFunc(func() { s.bodies.Release(size) }),
 	}, 0, ""
 }
 
