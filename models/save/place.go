@@ -11,7 +11,6 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
-	"github.com/gomflux/gomflux/models/lora"
 )
 
 // mfluxTable returns mflux's layout of a pipeline's component.
@@ -28,19 +27,17 @@ func mfluxTable(pipeline *family.Class, c component.Component) (*layout.Table, e
 // A placer decides under which names and in which form a component's tensors are
 // written.
 type placer struct {
-	o     *Options
+	*plan
 	part  *savedComponent
 	table *layout.Table // nil for the layout of diffusers
-	loras *lora.Set     // may be nil
 
 	bake   func(nn.Parameter, *mlx.Array) *mlx.Array
 	byName map[string]*entry // by name in the layout
 	names  []string          // of byName
-	left   []string          // keys that the layout does not contain
 }
 
-// place lays out all entries of the component and sorts them by name.
-func (p *placer) place() error {
+// placeAll lays out all entries of the component and sorts them by name.
+func (p *placer) placeAll() error {
 	if p.loras != nil {
 		p.bake = p.loras.Bake(p.part.Dir, false)
 	}
@@ -62,6 +59,7 @@ func (p *placer) place() error {
 	p.part.entries = nil
 	for _, name := range p.names {
 		p.part.entries = append(p.part.entries, p.byName[name])
+		p.total += p.byName[name].bytes()
 	}
 	return nil
 }
@@ -71,7 +69,7 @@ func (p *placer) add(e *entry) error {
 	var rule layout.Rule
 	if p.table != nil {
 		if p.table.Without(e.key) {
-			p.left = append(p.left, e.key)
+			p.left = append(p.left, p.part.Dir+"/"+e.key)
 			return nil
 		}
 		if name, rule, _ = p.table.Other(e.key); p.table.Prefixed {
@@ -88,7 +86,7 @@ func (p *placer) add(e *entry) error {
 	if changed {
 		e.applyLoRAs = func(a *mlx.Array) *mlx.Array { return p.bake(*e.param, a.AsType(mlx.Float32)) }
 	}
-	e.quantize = p.quantization(e, changed)
+	e.quantize = p.quantizationOf(e, changed)
 	if err := e.layOut(name, p.o, p.table, rule); err != nil {
 		return err
 	}
@@ -97,9 +95,9 @@ func (p *placer) add(e *entry) error {
 	return nil
 }
 
-// quantization returns the quantization of a tensor, nil if it is not quantized.
+// quantizationOf returns the quantization of a tensor, nil if it is not quantized.
 // changed reports whether LoRAs change it.
-func (p *placer) quantization(e *entry, changed bool) *mlx.Quantization {
+func (p *placer) quantizationOf(e *entry, changed bool) *mlx.Quantization {
 	stored := e.found.Quantized
 	switch {
 	case p.table == nil, p.table.Unquantized: // diffusers' layout has no quantized weights

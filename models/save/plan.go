@@ -103,17 +103,7 @@ func (p *plan) place(part *savedComponent) (err error) {
 			return err
 		}
 	}
-	places := &placer{o: p.o, part: part, table: table, loras: p.loras}
-	if err := places.place(); err != nil {
-		return err
-	}
-	for _, key := range places.left {
-		p.left = append(p.left, part.Dir+"/"+key)
-	}
-	for _, e := range part.entries {
-		p.total += e.bytes()
-	}
-	return nil
+	return (&placer{plan: p, part: part, table: table}).placeAll()
 }
 
 // folderOf returns the folder in the output for the component of a folder, "." for the top.
