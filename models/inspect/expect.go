@@ -30,23 +30,17 @@ func unknown(dir string, why error) expectation {
 
 // declare declares the pipeline of an index by the configs. With an error it may return the components
 // too.
-func declare(fsys fs.FS, x index.Index) (*family.Declared, error) {
-	return family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
-}
-
-// componentsOf returns the components of a pipeline that may be nil.
-func componentsOf(d *family.Declared) []component.Component {
-	if d == nil {
-		return nil
+func declare(fsys fs.FS, x index.Index) (d *family.Declared, components []component.Component, err error) {
+	if d, err = family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x); d != nil {
+		components = d.Components
 	}
-	return d.Components
+	return d, components, err
 }
 
 // expect declares the components with weights that an index names, in the order of
 // their folders.
 func expect(fsys fs.FS, x index.Index) []expectation {
-	d, err := declare(fsys, x)
-	components := componentsOf(d)
+	_, components, err := declare(fsys, x)
 	var list []expectation
 	for _, dir := range x.Models() {
 		i := slices.IndexFunc(components, func(c component.Component) bool { return c.Dir == dir })

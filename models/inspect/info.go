@@ -120,12 +120,12 @@ func (i *inspection) components(x index.Index) {
 		}
 	}
 	if class != nil && len(missing) == 0 {
-		d, err := declare(i.fsys, x)
+		d, components, err := declare(i.fsys, x)
 		i.add(err)
 		if err == nil {
 			i.Declared = d
 		}
-		for _, c := range componentsOf(d) {
+		for _, c := range components {
 			parts[c.Dir] = c
 		}
 		for _, dir := range class.Tokenizers() {
