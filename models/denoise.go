@@ -36,15 +36,15 @@ func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
 				return nil, err
 			}
 		}
-		next := r.evaluate(i, latents, state, seeds, predict)
+		next, denoised, kept := r.evaluate(i, latents, state, seeds, predict)
 		for _, a := range append(state, latents) {
 			a.Free()
 		}
-		latents, state = next.latents, next.state
+		latents, state = next, kept
 		if !r.schedule.Ends(i) {
 			continue
 		}
-		if err := r.goOn(r.endStep(i, latents, next.denoised)); err != nil {
+		if err := r.goOn(r.endStep(i, latents, denoised)); err != nil {
 			return nil, err
 		}
 	}
@@ -89,42 +89,37 @@ func (r *Run) replaceValues(name string, values []float32) ([]float32, error) {
 	return r.points.Value(name, x).Floats(), nil
 }
 
-// An evaluated has the results of one evaluation of the model, which the caller frees.
-type evaluated struct {
-	latents  *mlx.Array // after the scheduler's step
-	denoised *mlx.Array // for OnStep, nil if it is not called
-	state    scheduler.State
-}
-
-// evaluate evaluates the model once, and the scheduler moves the latents along its prediction.
-func (r *Run) evaluate(i int, latents *mlx.Array, state scheduler.State, seeds []uint64, predict predictors) (out evaluated) {
+// evaluate evaluates the model once, and the scheduler moves the latents along its prediction. The caller frees the
+// results. denoised is for OnStep, nil if that is not called.
+func (r *Run) evaluate(i int, latents *mlx.Array, state scheduler.State, seeds []uint64, predict predictors,
+) (next, denoised *mlx.Array, kept scheduler.State) {
 	made := mlx.Scopes(func() []*mlx.Array {
 		r.points.Step = i
 		e := scheduler.Evaluation{Index: i, Latents: latents, State: state}
 		e.Noise = func() *mlx.Array { return r.stepNoise(seeds, i, latents.Shape()[1:]) }
 		e.Velocity = r.velocity(i, latents, predict)
-		next, state := r.sampler.Step(e)
+		stepped, state := r.sampler.Step(e)
 		if in := r.inpainting; in != nil && r.schedule.Ends(i) {
-			next = in.blend(r, i+1, r.points.Value("latents.stepped", next))
+			stepped = in.blend(r, i+1, r.points.Value("latents.stepped", stepped))
 		}
-		out.latents = owned(r.points.Value("latents", next))
+		next = owned(r.points.Value("latents", stepped))
 		for _, a := range state { // it may have arrays of e, which are freed
-			out.state = append(out.state, owned(a))
+			kept = append(kept, owned(a))
 		}
-		made := append([]*mlx.Array{out.latents}, out.state...)
+		made := append([]*mlx.Array{next}, kept...)
 		if r.OnStep != nil && r.schedule.Ends(i) {
-			denoised := r.sampler.Denoised(e)
+			clean := r.sampler.Denoised(e)
 			if in := r.inpainting; in != nil {
-				denoised = in.over(denoised, in.image)
+				clean = in.over(clean, in.image)
 			}
-			out.denoised = owned(r.layerGrid(denoised))
-			made = append(made, out.denoised)
+			denoised = owned(r.layerGrid(clean))
+			made = append(made, denoised)
 		}
 		return made
 	})
 	mlx.Eval(made...) // so that steps can be timed and stopped
 	mlx.StopPoint()
-	return out
+	return next, denoised, kept
 }
 
 // endStep reports the step that evaluation i ends.
