@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -44,10 +45,7 @@ func TimeLayersShare(repo, class string) float64 {
 	freed := component.Parameters(timed.TimeLayers().Modules())
 	var all, layers float64
 	for _, p := range nn.Parameters(d.Transformer().Model) {
-		n := 1.0
-		for _, dim := range p.Stored() {
-			n *= float64(dim)
-		}
+		n := float64(checkpoint.Tensor{Shape: p.Stored()}.Len())
 		all += n
 		if freed[p.Param] {
 			layers += n
