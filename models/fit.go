@@ -137,7 +137,7 @@ func (r *Run) remedies(available int64) (fitting []string) {
 	const limit = 3
 	quantize := r.loader.Quantize
 	try := func(flags string, q *mlx.Quantization, change func(*Run)) (fits bool) {
-		need := r.changed(change).estimate(residency{shortLookahead: true, lowRAM: true, decodeAlone: true}, q).Peak()
+		need := r.changed(change).estimate(leastMemory, q).Peak()
 		if len(fitting) < limit && need <= available {
 			fitting = append(fitting, fmt.Sprintf("%s (%s)", flags, units.About(need)))
 		}

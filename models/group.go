@@ -150,7 +150,7 @@ func (p *Pipeline) chooseStages(runs []*Run, batch int, warn func(string)) error
 		return !r.automatic || p.checkStages(&r.Request, p.group.Size()) != nil
 	})
 	type memory struct{ Free, Whole, Stage int64 }
-	own, least := memory{Free: p.available()}, residency{shortLookahead: true, lowRAM: true, decodeAlone: true}
+	own, least := memory{Free: p.available()}, leastMemory
 	for _, r := range runs {
 		r.batch = max(1, batch)
 		own.Whole = max(own.Whole, r.estimate(least, p.loader.Quantize).Peak())

@@ -117,11 +117,7 @@ func LoadLanguageModel(fsys fs.FS, o LoadOptions) (*LanguageModel, error) {
 		Quantize: o.Quantize, ReadAhead: readAhead,
 	}
 	m, complete := &LanguageModel{pipeline: p, rewrites: at.rewrites}, false
-	defer func() { // also after a panic, by which a job is interrupted
-		if !complete {
-			m.Close()
-		}
-	}()
+	defer closeUnless(&complete, m.Close)
 	var c component.Component
 	if c, m.model, err = p.loader.LanguageModel("language_model", at.weights); err != nil {
 		return nil, err

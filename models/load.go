@@ -239,7 +239,7 @@ func (p *Pipeline) AbsentValues() map[string]string {
 
 // setLowRAM makes runs use as little memory as they can.
 func (p *Pipeline) setLowRAM() {
-	p.residency = residency{shortLookahead: true, lowRAM: true, decodeAlone: true}
+	p.residency = leastMemory
 	if p.device != mlx.CPU {
 		p.budget = 1 << 30
 	}
@@ -429,7 +429,7 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 		return nil, err
 	}
 	l := &component.Loader{
-		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: a.dtype}, ReadAhead: readAhead, Report: reporter(o.Progress),
+		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: a.dtype}, ReadAhead: readAhead, Report: LoadReport(o.Progress),
 	}
 	dir := component.Autoencoders
 	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {

@@ -70,7 +70,7 @@ func (r *Run) fitMac() (fit MacFit) {
 			q, _ = component.ParseQuantization(quantize, 0) // a name that is valid
 		}
 		run := r.changed(func(other *Run) { other.Width, other.Height = fit.Width, fit.Height })
-		for _, w := range []residency{{}, {shortLookahead: true, lowRAM: true, decodeAlone: true}} {
+		for _, w := range []residency{{}, leastMemory} {
 			e := run.estimate(w, q)
 			if fit.LowRAM, fit.Peak = e.LowRAM, e.Peak(); fit.Peak <= available {
 				fit.Fits = true

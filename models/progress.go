@@ -60,8 +60,8 @@ type Result struct {
 	EstimatedMemory          int64 // estimate of PeakMemory, 0 if it was not estimated
 }
 
-// reporter returns a function that reports the progress of loading.
-func reporter(report func(Progress)) func(component string, done, total int64) {
+// LoadReport returns a function that reports the progress of loading, nil for nil.
+func LoadReport(report func(Progress)) func(component string, done, total int64) {
 	if report == nil {
 		return nil
 	}

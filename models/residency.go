@@ -20,6 +20,9 @@ type residency struct {
 	decodeAlone bool
 }
 
+// leastMemory takes all measures that reduce the memory of a run.
+var leastMemory = residency{shortLookahead: true, lowRAM: true, decodeAlone: true}
+
 // lookahead returns how many bytes MLX may allocate beyond those in use between two runs. MLX
 // queues work on CUDA as fast as it can, and allocates the memory of every kernel when it is
 // queued, so without a limit that is tens of gigabytes. On an H200 at 1024x1024, a step of Z-Image
@@ -194,7 +197,7 @@ func (p *Pipeline) ensureLoaded(dir string, table *family.TimeTable, report func
 			p.loader.Unload(l.Component) // the parameters that were read
 		}
 	}()
-	p.loader.Report = reporter(report)
+	p.loader.Report = LoadReport(report)
 	if table != nil {
 		err = p.loader.LoadUsing(l.Component, ck, p.family.(family.TimeTabled).TimeLayers().Modules(), table.Fill)
 	} else {

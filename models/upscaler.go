@@ -34,7 +34,7 @@ func LoadUpscaler(fsys fs.FS, o LoadOptions) (*Upscaler, error) {
 		return nil, err
 	}
 	u := &Upscaler{base: a, loader: &component.Loader{
-		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: mlx.Float32}, ReadAhead: readAhead, Report: reporter(o.Progress),
+		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: mlx.Float32}, ReadAhead: readAhead, Report: LoadReport(o.Progress),
 	}}
 	declared, c, err := component.DeclareUpscaler(&u.loader.Folder, component.Upscalers)
 	if err != nil {

@@ -125,11 +125,8 @@ func newSession(fsys fs.FS, o models.LoadOptions) (*session, error) {
 	if o.Dtype != nil {
 		dtype = *o.Dtype
 	}
-	s.loader = component.Loader{Folder: component.Folder{FS: fsys, Points: &hooks.Points{}, Dtype: dtype}}
-	if o.Progress != nil {
-		s.loader.Report = func(component string, done, total int64) {
-			o.Progress(models.Progress{Phase: models.PhaseLoad, Component: component, Bytes: done, TotalBytes: total})
-		}
+	s.loader = component.Loader{
+		Folder: component.Folder{FS: fsys, Points: &hooks.Points{}, Dtype: dtype}, Report: models.LoadReport(o.Progress),
 	}
 	d, err := family.Declare(&s.loader.Folder, x)
 	if err != nil {
