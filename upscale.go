@@ -183,7 +183,7 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 	}
 	report := onCallerFunc(o.Progress)
 	const steps = 1000
-	done := -1
+	done, opaque := -1, picture.Transparent(img) == nil
 	large, err := onMLX(ctx, func() (*image.NRGBA, error) {
 		return u.network.Upscale(img, image.Pt(w, h), how, func(share float64) {
 			if now := int(share * steps); report != nil && now > done {
@@ -194,6 +194,9 @@ func (u *Upscaler) Upscale(ctx context.Context, img image.Image, o *UpscaleOptio
 	})
 	if err != nil {
 		return nil, err
+	}
+	if opaque { // no need to look at all pixels of the result
+		return resizedOpaque((*image.RGBA)(large), w, h), nil
 	}
 	return resized(large, w, h), nil
 }
@@ -206,7 +209,10 @@ func resized(img image.Image, w, h int) image.Image {
 		}
 		return t
 	}
-	opaque := picture.Opaque(img)
+	return resizedOpaque(picture.Opaque(img), w, h)
+}
+
+func resizedOpaque(opaque *image.RGBA, w, h int) *image.RGBA {
 	if opaque.Rect.Dx() != w || opaque.Rect.Dy() != h {
 		opaque = picture.Resize(opaque, w, h)
 	}

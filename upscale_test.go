@@ -23,7 +23,7 @@ import (
 )
 
 // writeNetwork writes a random network to a file. change may change a tensor.
-func writeNetwork(t *testing.T, n upscaler.Network, change func(name string, values []float32)) string {
+func writeNetwork(t testing.TB, n upscaler.Network, change func(name string, values []float32)) string {
 	t.Helper()
 	var list []*checkpoint.Array
 	for i, p := range nn.Parameters(n) {
@@ -71,7 +71,7 @@ func gradient(w, h int, opaque bool) *image.NRGBA {
 	return img
 }
 
-func openUpscaler(t *testing.T, name string, o *gomflux.OpenOptions) *gomflux.Upscaler {
+func openUpscaler(t testing.TB, name string, o *gomflux.OpenOptions) *gomflux.Upscaler {
 	t.Helper()
 	u, err := gomflux.OpenUpscaler(t.Context(), name, o)
 	if err != nil {
@@ -125,6 +125,59 @@ func TestUpscale(t *testing.T) {
 		}
 		if most := largestDifference(a.(*image.RGBA).Pix, b.(*image.RGBA).Pix); most > 1 {
 			t.Errorf("%s: float16 is off by %d", name, most)
+		}
+	}
+}
+
+// TestUpscaleParts enlarges an image that is so wide that its rows are computed in parts, and one with the first of its
+// columns, which is not.
+func TestUpscaleParts(t *testing.T) {
+	config := upscaler.CompactConfig{NumInCh: 3, NumOutCh: 3, NumFeat: 1, NumConv: 18, Upscale: 8}
+	n := upscaler.NewCompact(config)
+	u := openUpscaler(t, writeNetwork(t, n, nil), nil)
+	const w, h, columns = 7800, 9, 50
+	for _, opaque := range []bool{true, false} {
+		wide, parts := gradient(w, h, opaque), 0
+		o := &gomflux.UpscaleOptions{Progress: func(gomflux.Progress) { parts++ }}
+		all, err := u.Upscale(t.Context(), wide, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parts < 3 {
+			t.Errorf("%d parts, expected several", parts)
+		}
+		first := wide.SubImage(image.Rect(0, 0, columns, h))
+		want, err := u.Upscale(t.Context(), first, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := largestDifference(pixelsOf(all, columns-n.Radius()), pixelsOf(want, columns-n.Radius())); most > 1 {
+			t.Errorf("opaque %v: off by %d", opaque, most)
+		}
+	}
+}
+
+// pixelsOf returns the pixels of 8 times as many of an image's first columns.
+func pixelsOf(img image.Image, columns int) (pix []uint8) {
+	switch img := img.(type) {
+	case *image.NRGBA:
+		for y := range img.Rect.Dy() {
+			pix = append(pix, img.Pix[y*img.Stride:][:4*8*columns]...)
+		}
+	case *image.RGBA:
+		return pixelsOf((*image.NRGBA)(img), columns)
+	}
+	return pix
+}
+
+// BenchmarkUpscale enlarges an image to 4096x4096 by a network that computes as little as possible.
+func BenchmarkUpscale(b *testing.B) {
+	n := upscaler.NewCompact(upscaler.CompactConfig{NumInCh: 3, NumOutCh: 3, NumFeat: 1, Upscale: 4})
+	u := openUpscaler(b, writeNetwork(b, n, nil), nil)
+	img := gradient(1024, 1024, true)
+	for b.Loop() {
+		if _, err := u.Upscale(b.Context(), img, nil); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

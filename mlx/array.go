@@ -242,8 +242,17 @@ func (a *Array) Uint8s() []uint8 {
 	return copyOut[uint8](a, Uint8)
 }
 
-// ReadUint8s copies the elements to dst, which has room for them, and returns their number.
-func (a *Array) ReadUint8s(dst []uint8) int { return copyTo(dst, a, Uint8) }
+// ReadUint8s copies the elements of an array in row-major order that is not empty to dst, which has room for them, and
+// returns their number. Unlike [Array.Uint8s] it waits only for the array, not for what a GPU was given to do later.
+func (a *Array) ReadUint8s(dst []uint8) int {
+	defer watched()()
+	check(mlxc.ArrayEval(a.h()))
+	ordered := false
+	if check(mlxc.ArrayIsRowContiguous(&ordered, a.h())); a.Dtype() != Uint8 || !ordered {
+		raise("%v is not uint8 in order", a)
+	}
+	return copy(dst, unsafe.Slice((*uint8)(mlxc.ArrayDataUint8(a.h())), a.Size()))
+}
 
 // Item returns the only element of an array of size 1.
 func (a *Array) Item() float32 {

@@ -115,3 +115,22 @@ func TestFromDataCopies(t *testing.T) {
 		mlxtest.Same(t, "vector", mlx.FromFloat32([]float32{5, 6}).Shape(), []int{2})
 	})
 }
+
+// TestReadUint8s checks that bytes are read before or after they are computed, and only if they are in order.
+func TestReadUint8s(t *testing.T) {
+	mlxtest.Do(t, func() {
+		x := mlx.Arange(0, 6, 1, mlx.Float32).AsType(mlx.Uint8).Reshape(2, 3)
+		for range 2 {
+			found := make([]uint8, 8)
+			if n := x.ReadUint8s(found); n != 6 {
+				t.Errorf("%d bytes", n)
+			}
+			mlxtest.Same(t, "bytes", found, []uint8{0, 1, 2, 3, 4, 5, 0, 0})
+			x = x.Plus(0)
+			mlx.AsyncEval(x)
+		}
+	})
+	for _, view := range []func(x *mlx.Array) *mlx.Array{(*mlx.Array).T, func(x *mlx.Array) *mlx.Array { return x.AsType(mlx.Int32) }} {
+		mlxtest.Fail(t, func() { view(mlx.FromUint8([]uint8{1, 2, 3, 4}, 2, 2)).ReadUint8s(make([]uint8, 4)) })
+	}
+}

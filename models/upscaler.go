@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"image"
 	"io/fs"
+	"os"
+	"sync"
 
 	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
@@ -126,7 +128,7 @@ type Restoration struct {
 
 // Upscale enlarges an image: by Scale, or by SeedVR2 to a size. A network enlarges the transparency too, as a
 // gray image if it has no channel for it; for SeedVR2 Lanczos' filter scales it. progress, which may be nil, is called with the share
-// that is done.
+// that is done. If the image is opaque, so is the result.
 func (u *Upscaler) Upscale(img image.Image, to image.Point, r Restoration, progress func(share float64)) (*image.NRGBA, error) {
 	if u.base.closed {
 		return nil, ErrClosed
@@ -165,7 +167,15 @@ func (u *Upscaler) enlarge(img image.Image, progress func(share float64)) (*imag
 		return nil, errs.Requestf("image of %dx%d: enlarged %d times it would have %d million pixels, expected at most %d",
 			size.X, size.Y, scale, int64(size.X)*int64(size.Y)*int64(scale*scale)/1e6, maxPixels/1_000_000)
 	}
-	out := image.NewNRGBA(image.Rect(0, 0, size.X*scale, size.Y*scale))
+	// pages are in memory when they are first written, here while the device computes
+	out := sync.OnceValue(func() *image.NRGBA {
+		m := image.NewNRGBA(image.Rect(0, 0, size.X*scale, size.Y*scale))
+		for i := 0; i < len(m.Pix); i += os.Getpagesize() {
+			m.Pix[i] = 0
+		}
+		return m
+	})
+	go out()
 	levels := picture.Transparent(img)
 	opaque := levels == nil
 	if opaque {
@@ -189,19 +199,35 @@ func (u *Upscaler) enlarge(img image.Image, progress func(share float64)) (*imag
 			return nil, err
 		}
 	}
-	return out, nil
+	return out(), nil
 }
 
 // pass enlarges channels, pixels [H, W, C] of 8 bits, and sets out: its transparency, the mean of the channels, if
 // alpha is set, and otherwise its colours, and its transparency if there are four channels or it is opaque. It reports whether all
 // values were finite.
 func (u *Upscaler) pass(
-	out *image.NRGBA, x *mlx.Array, alpha, opaque bool, dtype mlx.Dtype, report func(float64),
+	out func() *image.NRGBA, x *mlx.Array, alpha, opaque bool, dtype mlx.Dtype, report func(float64),
 ) (finite bool) {
 	finite = true
 	run := u.run()
 	run.Progress = report
-	to := out.Pix
+	var levels *mlx.Array // the last rows of the result, [1, rows, W, 1] or [rows, W, 4], which are not copied yet
+	set := 0
+	finish := func() { // copies them
+		if levels == nil {
+			return
+		}
+		if to := out().Pix[set:]; alpha {
+			for i, v := range levels.Uint8s() {
+				to[4*i+3] = v
+			}
+			set += 4 * levels.Size()
+		} else {
+			set += levels.ReadUint8s(to)
+		}
+		levels.Free()
+		levels = nil
+	}
 	mlx.WithScope(func() {
 		points := &u.base.points
 		if !alpha {
@@ -214,27 +240,30 @@ func (u *Upscaler) pass(
 		}
 		points.Step = 0
 		upscaler.Enlarge(u.network, x, run, func(y *mlx.Array) {
-			if alone {
-				y = y.Transpose(3, 1, 2, 0)
-			}
+			mlx.AsyncEval(y)
+			finish() // while the device computes
 			if finite = finite && y.AllFinite(); !finite {
 				return
 			}
 			points.Step = -1
-			levels := y.AsType(mlx.Float32).Clip(0, 1).Times(255)
-			if alpha {
-				for _, v := range levels.Mean(3).Round().AsType(mlx.Uint8).Contiguous().Uint8s() {
-					to[3] = v
-					to = to[4:]
+			levels = mlx.Scope(func() *mlx.Array {
+				if alone {
+					y = y.Transpose(3, 1, 2, 0)
 				}
-				return
-			}
-			levels = points.Value("image", levels.Round().AsType(mlx.Uint8).Squeeze(0))
-			if opaque {
-				levels = levels.Slice(2, 0, 3)
-			}
-			to = to[rgbaOf(levels).ReadUint8s(to):]
+				y := y.AsType(mlx.Float32).Clip(0, 1).Times(255)
+				if alpha {
+					return y.Mean(3).Round().AsType(mlx.Uint8)
+				}
+				y = points.Value("image", y.Round().AsType(mlx.Uint8).Squeeze(0))
+				if opaque {
+					y = y.Slice(2, 0, 3)
+				}
+				return rgbaOf(y).Contiguous()
+			})
+			mlx.AsyncEval(levels)
+			mlx.Keep(levels)
 		})
+		finish()
 	})
 	return finite
 }

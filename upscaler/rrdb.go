@@ -72,6 +72,8 @@ type denseBlock struct {
 	Conv3 *nn.Conv2d `w:"conv3"`
 	Conv4 *nn.Conv2d `w:"conv4"`
 	Conv5 *nn.Conv2d `w:"conv5"`
+
+	stacked []*mlx.Array // the last result of stack
 }
 
 const (
@@ -190,7 +192,12 @@ func (d *denseBlock) prepare(dtype mlx.Dtype, slope *mlx.Array) func(x *mlx.Arra
 			return d.TapImage(x.Add(d.Conv5.Forward(all).Times(residualScale)), x)
 		}
 	}
-	weights, biases := d.stack(dtype)
+	if d.stacked == nil || d.stacked[0].Dtype() != dtype {
+		d.forget()
+		d.stacked = mlx.Scopes(func() []*mlx.Array { return d.stack(dtype) })
+		mlx.Keep(d.stacked...)
+	}
+	weights, biases := d.stacked[:5], d.stacked[5:]
 	return func(x *mlx.Array) *mlx.Array {
 		var sums [5][]mlx.Columns // the parts of the outputs
 		in := x
@@ -215,16 +222,33 @@ func (d *denseBlock) convs() []*nn.Conv2d {
 	return []*nn.Conv2d{d.Conv1, d.Conv2, d.Conv3, d.Conv4, d.Conv5}
 }
 
+func (d *denseBlock) forget() {
+	for _, a := range d.stacked {
+		a.Free()
+	}
+	d.stacked = nil
+}
+
+// Forget frees the weights that dense blocks keep. [nn.Free] calls it.
+func (m *RRDBNet) Forget() {
+	for _, b := range m.Body {
+		b.RDB1.forget()
+		b.RDB2.forget()
+		b.RDB3.forget()
+	}
+}
+
 // stack returns the weights by which the input, or the output of the convolution before, is convolved, those of all
-// convolutions that read it, and the biases. Those of the last convolution are times residualScale.
-func (d *denseBlock) stack(dtype mlx.Dtype) (weights, biases []*mlx.Array) {
+// convolutions that read it, and then the biases. Those of the last convolution are times residualScale.
+func (d *denseBlock) stack(dtype mlx.Dtype) []*mlx.Array {
+	var weights, biases []*mlx.Array
 	convs := d.convs()
 	for i, conv := range convs {
 		weight, bias := conv.As(mlx.Float32)
 		if i == len(convs)-1 {
 			weight, bias = weight.Times(residualScale), bias.Times(residualScale)
 		}
-		weights, biases = append(weights, weight), append(biases, bias.AsType(dtype))
+		weights, biases = append(weights, weight), append(biases, bias.AsType(dtype).Contiguous())
 	}
 	from := 0
 	for i, weight := range weights {
@@ -235,7 +259,7 @@ func (d *denseBlock) stack(dtype mlx.Dtype) (weights, biases []*mlx.Array) {
 		}
 		weights[i], from = mlx.Concat(0, readers...).AsType(dtype), to
 	}
-	return weights, biases
+	return append(weights, biases...)
 }
 
 // steps returns how many rows of h×w pixels the dense blocks, and what follows them, compute at a time.
@@ -268,8 +292,12 @@ func (m *RRDBNet) memory(h, w int, use memory) int64 {
 	inside := int64(h) * int64(w) * int64(m.Channels()) * 2 * use.item() // the image, and as the network sees it
 	h, w = ceilDiv(h, m.Config.Shuffle), ceilDiv(w, m.Config.Shuffle)
 	dense, up := m.steps(h, w, use)
-	const kept = 5 // the input of all blocks, of one, and of a dense block, its output, and a sum
+	const kept = 5    // the input of all blocks, of one, and of a dense block, its output, and a sum
+	var stacked int64 // what blocks keep of their weights
+	if nf, gc := int64(m.Config.NumFeat), int64(m.Config.NumGrowCh); fannedOn(use.device) {
+		stacked = int64(3*9*len(m.Body)) * (gc*(4*nf+6*gc) + nf*(nf+4*gc)) * use.item()
+	}
 	features := kept * int64(m.Config.NumFeat) * int64(h) * int64(w) * use.item()
-	return inside + features + max(int64(min(h, dense+2*denseRadius))*m.denseBytes(w, use),
+	return inside + features + stacked + max(int64(min(h, dense+2*denseRadius))*m.denseBytes(w, use),
 		int64(min(h, up+2*upRadius))*m.upBytes(w, use))
 }

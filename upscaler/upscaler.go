@@ -69,6 +69,7 @@ func Enlarge(n Network, x *mlx.Array, r Run, emit func(y *mlx.Array)) {
 					emit(rows(y, a-at, b-at))
 				}
 				at += y.Dim(1)
+				y.Free()
 			}, func(share float64) { report(float64(lo) + share*float64(hi-lo)) })
 		})
 	}

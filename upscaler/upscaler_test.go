@@ -184,6 +184,46 @@ func TestLayouts(t *testing.T) {
 	})
 }
 
+// TestStacked checks that dense blocks keep their stacked weights, those for the dtype of the last image, until the network
+// is freed, and that the estimate of memory has them.
+func TestStacked(t *testing.T) {
+	defer func(before func(mlx.Device) bool) { fannedOn = before }(fannedOn)
+	fannedOn = func(mlx.Device) bool { return true }
+	mlxtest.Do(t, func() {
+		declare := func() (*RRDBNet, *denseBlock) {
+			n := goldens["rrdb-x4"].declare().(*RRDBNet)
+			foreigntest.Fill(n)
+			return n, n.Body[1].RDB2
+		}
+		n, block := declare()
+		var before []*mlx.Array
+		for i, dtype := range []mlx.Dtype{mlx.Float32, mlx.Float32, mlx.Float16, mlx.Float16, mlx.Float32} {
+			run := func(n *RRDBNet) []float32 { return n.Forward(image(3, 10, 13).AsType(dtype)).Contiguous().Floats() }
+			fresh, _ := declare()
+			mlxtest.Same(t, "pixels", run(n), run(fresh))
+			if kept := slices.Equal(block.stacked, before); kept != (i == 1 || i == 3) || block.stacked[0].Dtype() != dtype {
+				t.Errorf("run %d in %v: stacked weights in %v, kept %t", i, dtype, block.stacked[0].Dtype(), kept)
+			}
+			before = block.stacked
+		}
+		bytes := int64(0)
+		for _, b := range n.Body {
+			for _, d := range []*denseBlock{b.RDB1, b.RDB2, b.RDB3} {
+				for _, a := range d.stacked[:5] {
+					bytes += int64(a.Nbytes())
+				}
+			}
+		}
+		fanned := Memory(n, 1, 1, Run{}, mlx.CPU, mlx.Float32)
+		if fanned < bytes || fanned > bytes+bytes/8 {
+			t.Errorf("estimate of %d bytes, expected a little more than the %d of the stacked weights", fanned, bytes)
+		}
+		if nn.Free(n); block.stacked != nil {
+			t.Error("the stacked weights are not freed")
+		}
+	})
+}
+
 // TestUnshuffle checks the order of channels, and that edges are mirrored.
 func TestUnshuffle(t *testing.T) {
 	mlxtest.Do(t, func() {

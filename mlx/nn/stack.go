@@ -176,8 +176,12 @@ func joinStacks(model any) {
 	walk(reflect.ValueOf(model), at{}, visitor{stack: (*Stack).join})
 }
 
-// Free frees the parameters of a model. It can be loaded again.
+// Free frees the parameters of a model, and by its method Forget, if it has one, what it keeps of them in another form. It can be
+// loaded again.
 func Free(model any) {
+	if m, ok := model.(interface{ Forget() }); ok {
+		m.Forget()
+	}
 	for _, p := range Parameters(model) {
 		p.Free()
 	}
