@@ -64,13 +64,13 @@ bench-peers: build ## measure gomflux, mflux and diffusers in turn (ARGS goes to
 	scripts/bench/peers/run.sh compare $(ARGS)
 
 VENV = .setup/venv-score
-score: setup $(VENV)/ready ## generate 500 pictures with the built-in model and count the right ones
-	go run ./scripts/score -force
+score: build $(VENV)/ready ## generate 500 pictures with the built-in model and count the right ones
+	$(VENV)/bin/python scripts/train_shapes/generate.py out/score --force
 	$(VENV)/bin/python scripts/train_shapes/check.py out/score --prompts scripts/train_shapes/prompts.json
 
-score-inpaint: setup $(VENV)/ready ## inpaint 200 drawn pictures with the built-in model and count the right ones
+score-inpaint: build $(VENV)/ready ## inpaint 200 drawn pictures with the built-in model and count the right ones
 	$(VENV)/bin/python scripts/train_shapes/inpaint.py out/inpaint
-	go run ./scripts/score -force -inpaint out/inpaint -out out/inpaint/results
+	$(VENV)/bin/python scripts/train_shapes/generate.py out/inpaint/results --force --inpaint out/inpaint
 	$(VENV)/bin/python scripts/train_shapes/inpaint.py out/inpaint --check out/inpaint/results
 
 $(VENV)/ready: scripts/setup/score.txt

@@ -27,14 +27,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
@@ -43,7 +47,6 @@ import (
 
 // options are the options of the command line.
 type options struct {
-	folder  string
 	load    models.LoadOptions
 	sizes   []int // sides of images; empty: fractions of the model's default
 	batches []int
@@ -71,10 +74,13 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	o.folder = flag.Arg(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := calibrate(ctx, os.Stdout, o); err != nil {
+	_, err := mlx.Open()
+	if err == nil {
+		err = mlx.Do(ctx, func() error { return calibrate(flag.Arg(0), o) })
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "calibrate:", err)
 		os.Exit(1)
 	}
@@ -104,39 +110,85 @@ func numbers(list *[]int) func(string) error {
 	}
 }
 
-// calibrate measures the model and writes the fitted constants.
-func calibrate(ctx context.Context, w io.Writer, o options) error {
-	if _, err := mlx.Open(); err != nil {
+// calibrate measures a model with constants that can be changed, and prints the fitted ones.
+func calibrate(folder string, o options) (err error) {
+	b := &bench{trial: map[*component.Class]component.BlockMemory{}}
+	o.load.BlockMemory = b.blocks
+	before := settled()
+	if b.Pipeline, err = models.Load(os.DirFS(folder), o.load); err != nil {
 		return err
 	}
-	return mlx.Do(ctx, func() error {
-		bench, err := load(o)
-		if err != nil {
-			return err
+	defer b.Close()
+	b.weights = settled() - before
+	runs, err := b.measure(o)
+	if err != nil {
+		return err
+	}
+	for _, c := range b.Components() {
+		if c.Class.Role == component.Transformer || c.Class.Role == component.TextEncoder {
+			b.report(os.Stdout, c, runs)
 		}
-		defer bench.Close()
-		runs, err := bench.measure(o)
-		if err != nil {
-			return err
-		}
-		for _, c := range bench.Components() {
-			if c.Class.Role == component.Transformer || c.Class.Role == component.TextEncoder {
-				bench.report(w, c, runs)
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
-// load loads the model with constants that can be changed.
-func load(o options) (*bench, error) {
-	b := &bench{trial: map[*component.Class]component.BlockMemory{}}
-	o.load.BlockMemory = b.stack
-	var err error
-	before := settled()
-	if b.Pipeline, err = models.Load(os.DirFS(o.folder), o.load); err != nil {
-		return nil, err
+// report fits a component's constants and writes them with the errors of the estimates.
+func (b *bench) report(w io.Writer, c component.Component, runs []*measured) {
+	standard, width, phase := component.DefaultBlockMemory(c.Model), float64(component.Width(c.Model)), phaseOf(c)
+	if width == 0 {
+		fmt.Fprintf(w, "%s has no blocks.\n\n", c.Class.Name)
+		return
 	}
-	b.weights = settled() - before
-	return b, nil
+	loss := func(s component.BlockMemory) float64 { return squares(b.off(c, s, runs)) }
+	if loss(standard) == loss(component.BlockMemory{Blocks: standard.Blocks, Heads: standard.Heads}) {
+		fmt.Fprintf(w, "%s is not fitted: another text encoder takes more in all runs.\n\n", c.Class.Name)
+		return
+	}
+	e := runs[0].run.Estimate()
+	cpu := b.Device() == mlx.CPU
+	fmt.Fprintf(w, "%s, %s: %d runs on the %v in %v, width %.0f\n\n", c.Class.Name, phase, len(runs), e.Device, e.Dtype, width)
+
+	first, own := standard, standard
+	if c.Class.Blocks != nil { // with the heads and blocks of the config
+		own = c.Class.Blocks(c.Model)
+		first.Blocks, first.Heads = own.Blocks, own.Heads
+	}
+	fitted := fit(first, knobs(cpu, width), loss)
+	fmt.Fprintf(w, "\t%s\n\n", literal(fitted, width, cpu))
+
+	columns := [][]float64{b.off(c, fitted, runs)}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	defer t.Flush()
+	fmt.Fprint(t, "run\tpeak\tfitted\t")
+	if c.Class.Blocks != nil {
+		columns = append(columns, b.off(c, own, runs))
+		fmt.Fprint(t, "class\t")
+	}
+	columns = append(columns, b.off(c, standard, runs))
+	fmt.Fprint(t, "default\t")
+	row := func(name string, value func(errors []float64) float64) {
+		fmt.Fprintf(t, "\n%s\t", name)
+		for _, c := range columns {
+			fmt.Fprintf(t, "%+.1f %%\t", 100*value(c))
+		}
+	}
+	for i, m := range runs {
+		row(fmt.Sprintf("%s\t%.1f MB", m.name, float64(m.peaks[phase])/1e6), func(errors []float64) float64 { return errors[i] })
+	}
+	row("mean square\t", squares)
+	row("worst\t", func(errors []float64) float64 {
+		return slices.MaxFunc(errors, func(a, b float64) int { return cmp.Compare(math.Abs(a), math.Abs(b)) })
+	})
+	fmt.Fprint(t, "\n\n")
+}
+
+// literal returns the constants that are fitted on a device as a Go literal, relative to the width
+// w.
+func literal(s component.BlockMemory, width float64, cpu bool) string {
+	if !cpu {
+		return fmt.Sprintf("component.BlockMemory{Blocks: %d, Heads: %d, Written: %.3g * w, Read: %.3g * w}", s.Blocks, s.Heads,
+			s.Written/width, s.Read/width)
+	}
+	return fmt.Sprintf("component.BlockMemory{Blocks: %d, Heads: %d, Live: %.3g * w, Scores: %.3g, Cast: %.3g, CastAlone: %.3g}",
+		s.Blocks, s.Heads, s.Live/width, s.Scores, s.Cast, s.CastAlone)
 }

@@ -23,8 +23,8 @@ type bench struct {
 	prompts int // number of prompts so far
 }
 
-// stack is models.LoadOptions.BlockMemory.
-func (b *bench) stack(c component.Component) component.BlockMemory {
+// blocks is models.LoadOptions.BlockMemory.
+func (b *bench) blocks(c component.Component) component.BlockMemory {
 	if s, ok := b.trial[c.Class]; ok {
 		return s
 	}
@@ -36,6 +36,26 @@ type measured struct {
 	name  string
 	run   *models.Run
 	peaks map[models.Phase]int
+}
+
+// phaseOf returns the phase in which a component runs.
+func phaseOf(c component.Component) models.Phase {
+	if c.Class.Role == component.Transformer {
+		return models.PhaseStep
+	}
+	return models.PhaseEncode
+}
+
+// off returns the relative errors of the estimates of all runs with some constants.
+func (b *bench) off(c component.Component, s component.BlockMemory, runs []*measured) (errors []float64) {
+	b.trial[c.Class] = s
+	defer delete(b.trial, c.Class)
+	for _, m := range runs {
+		e, phase := m.run.Estimate(), phaseOf(c)
+		estimated := map[models.Phase]int64{models.PhaseStep: e.Step, models.PhaseEncode: e.Encode}[phase]
+		errors = append(errors, float64(estimated)/float64(m.peaks[phase])-1)
+	}
+	return errors
 }
 
 // settled frees unused arrays and returns the memory in use, in bytes.
@@ -89,10 +109,10 @@ func (b *bench) measure(o options) (all []*measured, err error) {
 		fmt.Fprintf(os.Stderr, "%d of %d: %s\n", i+1, len(settings), m.name)
 		repeats := map[models.Phase][]int{}
 		for range o.repeats {
-			if m.run, err = b.prepare(s); err != nil {
-				return nil, fmt.Errorf("%s: %w", m.name, err)
+			var peaks map[models.Phase]int
+			if m.run, err = b.prepare(s); err == nil {
+				peaks, err = b.generate(m.run, s.batch)
 			}
-			peaks, err := b.generate(m.run, s.batch)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", m.name, err)
 			}
@@ -100,8 +120,9 @@ func (b *bench) measure(o options) (all []*measured, err error) {
 				repeats[phase] = append(repeats[phase], n)
 			}
 		}
-		for phase, peaks := range repeats {
-			m.peaks[phase] = median(peaks)
+		for phase, peaks := range repeats { // the median, or the lower one of two
+			slices.Sort(peaks)
+			m.peaks[phase] = peaks[(len(peaks)-1)/2]
 		}
 		all = append(all, m)
 	}
@@ -149,9 +170,4 @@ func (b *bench) generate(run *models.Run, batch int) (map[models.Phase]int, erro
 	defer func() { run.Progress = nil }()
 	_, err := run.Generate(make([]uint64, batch))
 	return peaks, err
-}
-
-// median returns the median, or the lower one of two.
-func median(list []int) int {
-	return slices.Sorted(slices.Values(list))[(len(list)-1)/2]
 }

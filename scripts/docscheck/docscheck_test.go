@@ -55,7 +55,7 @@ func TestParse(t *testing.T) {
 	if !reflect.DeepEqual(d.blocks, blocks) {
 		t.Errorf("blocks %+v", d.blocks)
 	}
-	links := []link{{3, "docs/a.md#two"}, {5, "b.md"}, {5, "x.png"}, {29, "../c.md"}, {30, "d.md"}}
+	links := []link{{3, "docs/a.md#two"}, {4, "b.md"}, {5, "x.png"}, {29, "../c.md"}, {30, "d.md"}}
 	if !reflect.DeepEqual(d.links, links) {
 		t.Errorf("links %+v", d.links)
 	}

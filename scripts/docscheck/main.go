@@ -83,7 +83,7 @@ func check(only []string, keep bool) (problems []string, err error) {
 		}
 	}
 	for _, name := range only {
-		if docs[name] == nil && !slices.ContainsFunc(problems, func(p string) bool { return strings.HasPrefix(p, name+":") }) {
+		if !files[name] || path.Ext(name) != ".md" {
 			return nil, fmt.Errorf("%s is not a Markdown file of the checkout (its path must be relative to the root)", name)
 		}
 	}
@@ -122,10 +122,7 @@ func checkoutFiles() ([]string, error) {
 	}
 	var names []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
-		if name == "" {
-			continue
-		}
-		if _, err := os.Lstat(filepath.FromSlash(name)); err == nil {
+		if _, err := os.Lstat(filepath.FromSlash(name)); err == nil { // not the empty one after the last
 			names = append(names, name)
 		}
 	}

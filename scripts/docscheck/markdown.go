@@ -1,11 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net/url"
+	"path"
 	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/text"
 )
 
 // A document contains the parts of a Markdown file to check.
@@ -38,189 +44,137 @@ type link struct {
 }
 
 var (
-	fence    = regexp.MustCompile("^( *)(```+|~~~+) *([^`]*)$")
-	heading  = regexp.MustCompile(`^ {0,3}#{1,6}\s+(.*?)(?:\s+#+)?\s*$`)
-	listItem = regexp.MustCompile(`^ *(?:[-*+]|\d{1,9}[.)]) +`)
-	comment  = regexp.MustCompile(`(?s)<!--.*?-->`)
-	mark     = regexp.MustCompile(`(?s)^<!--\s*docs-check:\s*(.*?)\s*-->$`)
-	ticks    = regexp.MustCompile("`+")
-	inline   = regexp.MustCompile(`\]\(\s*<?([^\s()<>]+)>?(?:\s+"[^"]*")?\s*\)`)
-	defined  = regexp.MustCompile(`(?m)^ {0,3}\[[^\]]+\]:\s+<?([^\s<>]+)>?`)
-	html     = regexp.MustCompile(`\b(?:href|src)="([^"]+)"`)
+	mark    = regexp.MustCompile(`(?s)^<!--\s*docs-check:\s*(.*?)\s*-->\s*$`)
+	html    = regexp.MustCompile(`\b(?:href|src)="([^"]+)"`)
+	comment = regexp.MustCompile(`(?s)<!--.*?-->`)
+	to      = regexp.MustCompile(`\]\([^)]*\)`)
 )
 
-// parse parses the parts of Markdown that are checked: fenced and indented code,
-// lists, headings, comments, links and code spans.
-func parse(name, text string) (*document, error) {
+// parse parses Markdown.
+func parse(name, content string) (*document, error) {
+	source := []byte(strings.ReplaceAll(content, "\r\n", "\n"))
 	d := &document{name: name, anchors: map[string]bool{}}
-	lines := strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
-	prose := make([]string, len(lines)) // the text without code blocks, line by line
 	var marks []string
-	marked := 0   // the line of the last mark
-	indent := 0   // of the text of the list item that a line may belong to
-	open := false // in a paragraph, which indented lines go on
-	counts := map[string]int{}
-	take := func(b block) {
-		b.marks, marks = marks, nil
-		d.blocks = append(d.blocks, b)
+	marked := 0 // the line of the last mark
+	err := ast.Walk(goldmark.DefaultParser().Parse(text.NewReader(source)), func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if !entering {
+			return ast.WalkContinue, nil
+		}
+		line := 1 + bytes.Count(source[:max(0, n.Pos())], []byte("\n"))
+		take := func(lang string, line int) {
+			d.blocks = append(d.blocks, block{line, lang, string(n.Lines().Value(source)), marks})
+			marks = nil
+		}
+		linked := func(target string) {
+			if target != "" {
+				d.links = append(d.links, link{line, target})
+			}
+		}
+		switch n := n.(type) {
+		case *ast.CodeBlock:
+			take("", line)
+		case *ast.FencedCodeBlock:
+			if !closed(n, source) {
+				return 0, fmt.Errorf("%s:%d: this code block does not end", name, line-1)
+			}
+			take(string(n.Language(source)), line)
+		case *ast.HTMLBlock:
+			content := string(n.Lines().Value(source))
+			if n.HasClosure() {
+				content += string(n.ClosureLine.Value(source))
+			}
+			if m := mark.FindStringSubmatch(content); m != nil {
+				marks, marked = append(marks, strings.Join(strings.Fields(m[1]), " ")), line
+			} else if n.HTMLBlockType == ast.HTMLBlockType2 && !strings.Contains(content, "-->") {
+				return 0, fmt.Errorf("%s:%d: this comment does not end", name, line)
+			}
+			for _, m := range html.FindAllStringSubmatch(comment.ReplaceAllString(content, ""), -1) {
+				linked(m[1])
+			}
+			return ast.WalkContinue, nil
+		case *ast.Heading:
+			s := slug(string(n.Lines().Value(source)))
+			for i := 1; d.anchors[s]; i++ {
+				s = fmt.Sprintf("%s-%d", slug(string(n.Lines().Value(source))), i)
+			}
+			d.anchors[s] = true
+		case *ast.CodeSpan:
+			var words []string
+			for c := n.FirstChild(); c != nil; c = c.NextSibling() {
+				words = append(words, strings.Fields(string(c.(*ast.Text).Segment.Value(source)))...)
+			}
+			d.spans = append(d.spans, span{line, strings.Join(words, " ")})
+		case *ast.Link:
+			linked(string(n.Destination))
+		case *ast.Image:
+			linked(string(n.Destination))
+		case *ast.LinkReferenceDefinition:
+			linked(string(n.Destination))
+		case *ast.RawHTML:
+			for _, m := range html.FindAllSubmatch(n.Segments.Value(source), -1) {
+				linked(string(m[1]))
+			}
+		}
+		if len(marks) > 0 && n.Type() == ast.TypeInline {
+			return 0, fmt.Errorf("%s:%d: no code block after this docs-check mark", name, marked)
+		}
+		return ast.WalkContinue, nil
+	})
+	if err == nil && len(marks) > 0 {
+		err = fmt.Errorf("%s:%d: no code block after this docs-check mark", name, marked)
 	}
-	for i := 0; i < len(lines); i++ {
-		line := strings.ReplaceAll(lines[i], "\t", "    ")
-		if strings.TrimSpace(line) == "" {
-			open = false
-			continue
-		}
-		column := len(line) - len(strings.TrimLeft(line, " "))
-		if m := fence.FindStringSubmatch(line); m != nil && column < indent+4 {
-			start := i + 1
-			for i++; i < len(lines) && !closes(lines[i], m[2]); i++ {
-			}
-			if i == len(lines) {
-				return nil, fmt.Errorf("%s:%d: this code block does not end", name, start)
-			}
-			lang, _, _ := strings.Cut(strings.TrimSpace(m[3]), " ")
-			take(block{line: start + 1, lang: lang, text: unindent(lines[start:i], len(m[1]))})
-			open = false
-			continue
-		}
-		if column < indent && !open {
-			indent = 0
-		}
-		if column >= indent+4 && !open {
-			start := i
-			for i+1 < len(lines) && (blank(lines[i+1]) || strings.HasPrefix(lines[i+1], strings.Repeat(" ", indent+4))) {
-				i++
-			}
-			end := i + 1
-			for blank(lines[end-1]) {
-				end--
-			}
-			take(block{line: start + 1, text: unindent(lines[start:end], indent+4)})
-			continue
-		}
-		if strings.HasPrefix(strings.TrimSpace(line), "<!--") && !open {
-			start := i
-			for ; i < len(lines) && !strings.Contains(lines[i], "-->"); i++ {
-			}
-			if i == len(lines) {
-				return nil, fmt.Errorf("%s:%d: this comment does not end", name, start+1)
-			}
-			if m := mark.FindStringSubmatch(strings.TrimSpace(strings.Join(lines[start:i+1], "\n"))); m != nil {
-				marks, marked = append(marks, strings.Join(strings.Fields(m[1]), " ")), start+1
-			}
-			continue
-		}
-		if len(marks) > 0 {
-			return nil, fmt.Errorf("%s:%d: no code block after this docs-check mark", name, marked)
-		}
-		if m := heading.FindStringSubmatch(line); m != nil {
-			s := slug(m[1])
-			if n := counts[s]; n > 0 {
-				d.anchors[fmt.Sprintf("%s-%d", s, n)] = true
-			} else {
-				d.anchors[s] = true
-			}
-			counts[s]++
-			prose[i] = line
-			open = false
-			continue
-		}
-		if item := listItem.FindString(line); item != "" {
-			indent = len(item)
-		}
-		prose[i] = line
-		open = true
-	}
-	if len(marks) > 0 {
-		return nil, fmt.Errorf("%s:%d: no code block after this docs-check mark", name, marked)
-	}
-	d.readProse(strings.Join(prose, "\n"))
-	return d, nil
+	return d, err
 }
 
-// readProse finds the code spans and links of a document's text.
-func (d *document) readProse(text string) {
-	lineOf := func(offset int) int { return strings.Count(text[:offset], "\n") + 1 }
-	blankOut := func(s string) string { // keeps lines and byte offsets
-		out := []byte(s)
-		for i, c := range out {
-			if c != '\n' {
-				out[i] = ' '
-			}
-		}
-		return string(out)
+// closed reports whether a fence ends a block that has lines, and not the document.
+func closed(n *ast.FencedCodeBlock, source []byte) bool {
+	lines := n.Lines()
+	if lines.Len() == 0 {
+		return true
 	}
-	text = comment.ReplaceAllStringFunc(text, blankOut)
-	for _, c := range codeSpans(text) {
-		n := len(ticks.FindString(text[c[0]:]))
-		d.spans = append(d.spans, span{lineOf(c[0]), strings.Join(strings.Fields(text[c[0]+n:c[1]-n]), " ")})
-		text = text[:c[0]] + blankOut(text[c[0]:c[1]]) + text[c[1]:]
-	}
-	for _, pattern := range []*regexp.Regexp{inline, defined, html} {
-		for _, m := range pattern.FindAllStringSubmatchIndex(text, -1) {
-			d.links = append(d.links, link{lineOf(m[2]), text[m[2]:m[3]]})
-		}
-	}
-}
-
-// codeSpans finds the start and end of code spans. A span ends with as many
-// backticks as it begins with, in the same paragraph.
-func codeSpans(text string) (spans [][2]int) {
-	runs := ticks.FindAllStringIndex(text, -1)
-	for i := 0; i < len(runs); i++ {
-		for j := i + 1; j < len(runs) && !strings.Contains(text[runs[i][1]:runs[j][0]], "\n\n"); j++ {
-			if runs[j][1]-runs[j][0] == runs[i][1]-runs[i][0] {
-				spans = append(spans, [2]int{runs[i][0], runs[j][1]})
-				i = j
-				break
-			}
-		}
-	}
-	return spans
-}
-
-// closes reports whether a line ends the block that a fence began.
-func closes(line, fence string) bool {
-	line = strings.TrimSpace(line)
-	return len(line) >= len(fence) && strings.Trim(line, fence[:1]) == ""
-}
-
-func blank(line string) bool { return strings.TrimSpace(line) == "" }
-
-// unindent removes the first n spaces of each line and joins the lines.
-func unindent(lines []string, n int) string {
-	var b strings.Builder
-	for _, line := range lines {
-		line = strings.TrimSuffix(line, "\r")
-		for range n {
-			line = strings.TrimPrefix(line, " ")
-		}
-		b.WriteString(line + "\n")
-	}
-	return b.String()
+	next := strings.TrimLeft(string(source[lines.At(lines.Len()-1).Stop:]), " >")
+	return strings.HasPrefix(next, "```") || strings.HasPrefix(next, "~~~")
 }
 
 // slug returns the anchor of a heading on GitHub.
-func slug(text string) string {
-	text = inline.ReplaceAllString(text, "]")
-	var b strings.Builder
-	for _, r := range strings.ToLower(text) {
+func slug(heading string) string {
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r == ' ':
-			b.WriteByte('-')
+			return '-'
 		case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
-			b.WriteRune(r)
+			return unicode.ToLower(r)
 		}
-	}
-	return b.String()
+		return -1
+	}, to.ReplaceAllString(heading, "]"))
 }
 
-// split splits the target of a link. remote reports whether it is not a file of the
-// repository.
-func (l link) split() (path, anchor string, remote bool, err error) {
-	u, err := url.Parse(l.target)
-	if err != nil {
-		return "", "", false, err
+// checkLinks finds links to files and headings that do not exist. files has every
+// file and folder of a fresh clone by its slash path.
+func checkLinks(docs map[string]*document, files map[string]bool) (problems []string) {
+	for _, d := range docs {
+		for _, l := range d.links {
+			problem := func(format string, args ...any) {
+				problems = append(problems, fmt.Sprintf("%s:%d: link %s: ", d.name, l.line, l.target)+fmt.Sprintf(format, args...))
+			}
+			u, err := url.Parse(l.target)
+			if err != nil {
+				problem("%v", err)
+				continue
+			}
+			if u.Scheme != "" || u.Host != "" {
+				continue
+			}
+			file := d.name
+			if u.Path != "" {
+				file = path.Join(path.Dir(d.name), u.Path)
+			}
+			if target := docs[file]; strings.HasPrefix(u.Path, "/") || !files[file] {
+				problem("there is no file %s in the repository", file)
+			} else if target != nil && u.Fragment != "" && !target.anchors[u.Fragment] {
+				problem("%s has no such heading", file)
+			}
+		}
 	}
-	return u.Path, u.Fragment, u.Scheme != "" || u.Host != "", nil
+	return problems
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,24 +36,12 @@ type runner struct {
 // linked, as it is large and only read.
 func newRunner(dir string, names []string) (*runner, error) {
 	r := &runner{root: filepath.Join(dir, "gomflux"), helps: map[string]string{}}
-	if err := os.Mkdir(r.root, 0o777); err != nil {
-		return nil, err
-	}
-	tar := exec.Command("bash", "-euo", "pipefail", "-c", `tar --null -T - -cf - | tar -xf - -C "$0"`, r.root)
-	tar.Stdin = strings.NewReader(strings.Join(names, "\x00"))
-	if out, err := tar.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("tar: %w\n%s", err, out)
-	}
-	setup, err := filepath.Abs(".setup")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Symlink(setup, filepath.Join(r.root, ".setup")); err != nil {
-		return nil, err
-	}
 	home := filepath.Join(dir, "home")
-	if err := os.Mkdir(home, 0o777); err != nil {
-		return nil, err
+	copies := exec.Command("bash", "-euo", "pipefail", "-c", `mkdir "$0" "$1"; ln -s "$PWD/.setup" "$0"
+tar --null -T - -cf - | tar -xf - -C "$0"`, r.root, home)
+	copies.Stdin = strings.NewReader(strings.Join(names, "\x00"))
+	if out, err := copies.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("copying the checkout: %w\n%s", err, out)
 	}
 	// an empty home, so that nobody's models and settings are used, but the
 	// caches that the toolchains have there
@@ -61,26 +50,16 @@ func newRunner(dir string, names []string) (*runner, error) {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
 	c := strings.Split(string(caches), "\n")
-	cargo, rustup := os.Getenv("CARGO_HOME"), os.Getenv("RUSTUP_HOME")
-	if user, err := os.UserHomeDir(); err == nil {
-		if cargo == "" {
-			cargo = filepath.Join(user, ".cargo")
-		}
-		if rustup == "" {
-			rustup = filepath.Join(user, ".rustup")
-		}
-	}
-	for _, v := range os.Environ() {
+	user := os.Getenv("HOME")
+	r.env = append(os.Environ(), "HOME="+home, "TERM=dumb", "GOCACHE="+c[0], "GOMODCACHE="+c[1], "GOPATH="+c[2],
+		"CARGO_HOME="+cmp.Or(os.Getenv("CARGO_HOME"), filepath.Join(user, ".cargo")),
+		"RUSTUP_HOME="+cmp.Or(os.Getenv("RUSTUP_HOME"), filepath.Join(user, ".rustup")))
+	r.env = slices.DeleteFunc(r.env, func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		if !slices.Contains([]string{"GOMFLUX_MLX", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"},
-			name) {
-			r.env = append(r.env, v)
-		}
-	}
-	r.env = append(r.env, "HOME="+home, "TERM=dumb", "GOCACHE="+c[0], "GOMODCACHE="+c[1], "GOPATH="+c[2],
-		"CARGO_HOME="+cargo, "RUSTUP_HOME="+rustup)
-	if out, err := r.bash(".", "make build"); err != nil {
-		return nil, fmt.Errorf("make build: %w\n%s", err, out)
+		return slices.Contains([]string{"GOMFLUX_MLX", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}, name)
+	})
+	if _, err := r.bash(".", "make build"); err != nil {
+		return nil, fmt.Errorf("make build: %w", err)
 	}
 	return r, nil
 }
@@ -88,42 +67,21 @@ func newRunner(dir string, names []string) (*runner, error) {
 // document runs the code of a file and returns what is wrong with it.
 func (r *runner) document(d *document) (problems []string) {
 	for _, b := range d.blocks {
-		where := fmt.Sprintf("%s:%d", d.name, b.line)
-		problem := func(format string, args ...any) {
-			problems = append(problems, where+": "+fmt.Sprintf(format, args...))
-		}
-		o, err := readMarks(b.marks)
-		if err != nil {
-			problem("%v", err)
+		where, start := fmt.Sprintf("%s:%d", d.name, b.line), time.Now()
+		if err := r.block(where, b); err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", where, err))
 			continue
 		}
-		start := time.Now()
-		switch b.lang {
-		case "", "sh":
-			err = r.shell(where, b, o)
-		case "go":
-			err = r.program(where, b.text, o)
-		case "json":
-			if !json.Valid([]byte(b.text)) {
-				err = errors.New("this is not valid JSON")
-			}
-		case "text":
-			continue
-		default:
-			err = fmt.Errorf("a code block of language %q, which docs-check does not know (it knows sh, go, json and text)", b.lang)
+		if b.lang != "text" {
+			log.Printf("%s ok (%.1f s)", where, time.Since(start).Seconds())
 		}
-		if err != nil {
-			problem("%v", err)
-			continue
-		}
-		log.Printf("%s ok (%.1f s)", where, time.Since(start).Seconds())
 	}
 	for _, s := range d.spans {
 		if name, _, _ := strings.Cut(s.text, " "); name != "make" && filepath.Base(name) != "gomflux" {
 			continue
 		}
 		for _, c := range commands(s.text) {
-			if len(c.words) < 2 {
+			if len(c.words) == 1 {
 				continue // a name
 			}
 			if err := r.examine(c.words); err != nil {
@@ -132,6 +90,24 @@ func (r *runner) document(d *document) (problems []string) {
 		}
 	}
 	return problems
+}
+
+// block runs a block of code.
+func (r *runner) block(where string, b block) error {
+	o, err := readMarks(b.marks)
+	switch {
+	case err != nil || b.lang == "text":
+		return err
+	case b.lang == "" || b.lang == "sh":
+		return r.shell(where, b, o)
+	case b.lang == "go":
+		return r.program(where, b.text, o)
+	case b.lang != "json":
+		return fmt.Errorf("a code block of language %q, which docs-check does not know (it knows sh, go, json and text)", b.lang)
+	case !json.Valid([]byte(b.text)):
+		return errors.New("this is not valid JSON")
+	}
+	return nil
 }
 
 // An options is what the marks before a block ask for.
@@ -209,10 +185,8 @@ func (r *runner) shell(where string, b block, o options) error {
 			}
 		}
 	}
-	if out, err := r.bash(dir, strings.Join(script, "\n")); err != nil {
-		return fmt.Errorf("%w\n%s", err, out)
-	}
-	return nil
+	_, err := r.bash(dir, strings.Join(script, "\n"))
+	return err
 }
 
 // programFolder is where Go programs are put. It is a module of its own.
@@ -233,35 +207,23 @@ func (r *runner) program(where, text string, o options) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
-	mod, err := os.ReadFile(filepath.Join(r.root, "go.mod"))
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(text), 0o666); err != nil {
 		return err
 	}
-	module, requirements, _ := strings.Cut(strings.TrimPrefix(string(mod), "module "), "\n")
-	requirements = fmt.Sprintf("module program\n%s\nrequire %s v0.0.0\nreplace %[2]s => ..\n", requirements, module)
-	sum, err := os.ReadFile(filepath.Join(r.root, "go.sum"))
-	if err != nil {
-		return err
-	}
-	for name, text := range map[string]string{"main.go": text, "go.mod": requirements, "go.sum": string(sum)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
-			return err
-		}
-	}
-	script := "go vet . && go build -o program ."
+	// a module with the requirements of this one
+	script := `cp ../go.sum . && sed 's/^module .*/module program/' ../go.mod >go.mod
+module=$(cd .. && go list -m) && go mod edit -require="$module@v0.0.0" -replace="$module=.."
+go vet . && go build -o program .`
 	if o.skip {
 		log.Printf("%s compiled and not run (%s)", where, o.reason)
 	} else {
 		script += " && GOMFLUX_MLX=../.setup/lib ./program"
 	}
-	if out, err := r.bash(programFolder, script); err != nil {
-		return fmt.Errorf("%w\n%s", err, out)
-	}
-	return nil
+	_, err = r.bash(programFolder, script)
+	return err
 }
 
-// bash runs a script in a folder of the copy and returns the end of what it
-// says.
+// bash runs a script in a folder of the copy and returns its output, of which an error has the end.
 func (r *runner) bash(dir, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), blockTime)
 	defer cancel()
@@ -274,44 +236,43 @@ func (r *runner) bash(dir, script string) (string, error) {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("took longer than %v", blockTime)
 	}
-	const most = 1 << 16 // more than any help
-	return string(out[max(0, len(out)-most):]), err
+	if err != nil {
+		const most = 1 << 14
+		err = fmt.Errorf("%w\n%s", err, out[max(0, len(out)-most):])
+	}
+	return string(out), err
 }
 
 // examine checks a command that is not run as far as that can be done.
 func (r *runner) examine(words []string) error {
+	var err error
 	switch {
 	case words[0] == "make":
-		if out, err := r.bash(".", "make -n "+quote(words[1:])); err != nil {
-			return fmt.Errorf("%s: %s", strings.Join(words, " "), strings.TrimSpace(out))
-		}
+		_, err = r.bash(".", "make -n "+quote(words[1:]))
 	case filepath.Base(words[0]) == "gomflux":
 		return r.examineFlags(words[1:])
 	case words[0] == "go" && len(words) > 2 && words[1] == "run" && strings.HasPrefix(words[2], "./"):
-		if out, err := r.bash(".", "go list "+quote(words[2:3])); err != nil {
-			return fmt.Errorf("%s: %s", strings.Join(words, " "), strings.TrimSpace(out))
-		}
+		_, err = r.bash(".", "go list "+quote(words[2:3]))
 	case strings.Contains(words[0], "/"):
-		if _, err := os.Stat(filepath.Join(r.root, strings.ReplaceAll(words[0], placeholder, "."))); err != nil {
-			return err
-		}
+		_, err = os.Stat(filepath.Join(r.root, strings.ReplaceAll(words[0], placeholder, ".")))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(words, " "), err)
 	}
 	return nil
 }
 
 // help returns the help of a command.
-func (r *runner) help(name []string) (string, error) {
+func (r *runner) help(name []string) (help string, err error) {
 	key := strings.Join(name, " ")
-	help, ok := r.helps[key]
-	if ok {
+	if help = r.helps[key]; help != "" {
 		return help, nil
 	}
-	out, err := r.bash(".", "bin/gomflux "+quote(append(slices.Clip(name), "--help")))
-	if err != nil {
-		return "", fmt.Errorf("gomflux %s --help: %w: %s", key, err, strings.TrimSpace(out))
+	if help, err = r.bash(".", "bin/gomflux "+quote(append(slices.Clip(name), "--help"))); err != nil {
+		return "", fmt.Errorf("gomflux %s --help: %w", key, err)
 	}
-	r.helps[key] = out
-	return out, nil
+	r.helps[key] = help
+	return help, nil
 }
 
 var flagName = regexp.MustCompile(`^(--[a-z][a-z0-9-]*|-[A-Za-z])(=.*)?$`)

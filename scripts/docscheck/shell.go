@@ -12,69 +12,40 @@ type command struct {
 	words []string
 }
 
-var assignment = regexp.MustCompile(`^[A-Za-z_]\w*=`)
+var (
+	// a line that goes on, a comment, a word, the end of a command
+	pieces     = regexp.MustCompile(`(?s)\\\n|#[^\n]*|(?:\\.|'[^']*'?|"(?:\\.|[^"\\])*"?|[^\s;&|\\'"])+|[\n;&|]`)
+	assignment = regexp.MustCompile(`^[A-Za-z_]\w*=`)
+	quoted     = regexp.MustCompile(`(?s)\\.|'[^']*'?|"(?:\\.|[^"\\])*"?`)
+	escaped    = regexp.MustCompile(`(?s)\\(?:\n|(.))`)
+)
 
 // commands splits a script into simple commands. It is used to check commands that
 // are not run, so it need not support loops and expansions.
 func commands(script string) (list []command) {
-	var words []string
-	var word strings.Builder
-	started := false
-	line, from := 0, 0
-	endWord := func() {
-		if started {
-			if len(words) > 0 || !assignment.MatchString(word.String()) {
-				words = append(words, word.String())
-			}
-		}
-		word.Reset()
-		started = false
-	}
-	endCommand := func() {
-		endWord()
-		if len(words) > 0 {
-			list = append(list, command{from, words})
-		}
-		words = nil
-	}
-	var quote byte
-	for i := 0; i < len(script); i++ {
-		c := script[i]
+	var next command
+	line := 0
+	for _, word := range append(pieces.FindAllString(script, -1), "\n") {
+		line += strings.Count(word, "\n")
 		switch {
-		case quote != 0 && c == quote:
-			quote = 0
-		case c == '\\' && quote != '\'' && i+1 < len(script):
-			i++
-			if script[i] == '\n' {
-				line++
-			} else {
-				word.WriteByte(script[i])
-				started = true
+		case strings.ContainsAny(word[:1], "\n;&|"):
+			if len(next.words) > 0 {
+				list = append(list, next)
 			}
-			continue
-		case quote != 0:
-			word.WriteByte(c)
-		case c == '\'' || c == '"':
-			quote, started = c, true
-		case c == '#' && !started:
-			for i+1 < len(script) && script[i+1] != '\n' {
-				i++
+			if next.words = nil; word == "\n" {
+				next.line = line
 			}
-		case c == '\n':
-			endCommand()
-			from = line + 1
-		case c == ';' || c == '&' || c == '|':
-			endCommand()
-		case c == ' ' || c == '\t':
-			endWord()
-		default:
-			word.WriteByte(c)
-			started = true
-		}
-		if c == '\n' {
-			line++
+		case word != "\\\n" && word[0] != '#' && (len(next.words) > 0 || !assignment.MatchString(word)):
+			next.words = append(next.words, quoted.ReplaceAllStringFunc(word, unquote))
 		}
 	}
-	endCommand()
 	return list
+}
+
+// unquote returns the text of a part of a word that is quoted.
+func unquote(part string) string {
+	if part[0] == '\'' {
+		return strings.Trim(part, "'")
+	}
+	return escaped.ReplaceAllString(strings.TrimSuffix(strings.TrimPrefix(part, `"`), `"`), "$1")
 }

@@ -3,8 +3,8 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,36 +28,27 @@ type work struct {
 	seed   uint64
 	count  int
 	steps  int
-	size   int // height and width
-}
-
-// A client asks with a token.
-type client struct {
-	http  *http.Client
-	url   string
-	token string
-}
-
-func newClient(s *server, i int) *client {
-	return &client{&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}, s.url, s.token(i)}
+	size   int         // height and width
+	id     chan string // gets the id of a job when the server sends its events; nil if nobody needs it
 }
 
 // An outcome is what became of a work.
 type outcome struct {
-	images int
+	client int           // its number
+	inTime bool          // within the duration of the first part
+	images int           // all that were asked for, or 0
 	took   time.Duration // from the first request to the last image
-	// of the jobs API: the time in the queue, the time until the end of the job, and the same as
+	// of the jobs API: the time until the end of the job, and the same as
 	// the server estimated it when it took the job
-	waited, ended, predicted time.Duration
+	ended, predicted time.Duration
 
 	refused  int           // answers with 429
 	retried  time.Duration // the sum of their Retry-After
-	answered bool          // with the images, or an error of the server's
-	status   int           // of an answer that is an error
-	err      error
+	canceled bool          // it was to be canceled; it has images if it ended before
+	err      error         // an *errStatus if the server answered
 }
 
-// errStatus is an answer that is an error.
+// errStatus is an answer that is an error. One without a status came after the end of a job.
 type errStatus struct {
 	status int
 	retry  time.Duration
@@ -66,32 +57,33 @@ type errStatus struct {
 
 func (e *errStatus) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.text) }
 
-// do sends a work until it is not refused with 429, and checks the images. begun is called when the
-// server works on a request that streams events.
-func (c *client) do(ctx context.Context, w work, begun func(id string)) (o outcome) {
-	began := time.Now()
-	for {
-		images, err := c.ask(ctx, w, &o, begun)
-		o.took, o.err, o.images = time.Since(began), err, len(images)
-		refusal, ok := errors.AsType[*errStatus](err)
-		if ok && refusal.status == http.StatusTooManyRequests && refusal.retry > 0 {
-			o.refused++
-			o.retried += refusal.retry
-			select {
-			case <-time.After(refusal.retry):
-				continue
-			case <-ctx.Done():
-				return o
-			}
-		}
-		if ok {
-			o.answered, o.status = true, refusal.status
-		}
+// A client asks with a token.
+type client struct {
+	http       *http.Client
+	url, token string
+}
+
+// do sends a work until it is not refused with 429, and checks the images.
+func (c *client) do(ctx context.Context, w work) (o outcome) {
+	for start := time.Now(); ; {
+		images, err := c.ask(ctx, w, &o)
 		if err == nil {
-			o.answered = true
-			o.err = w.check(images)
+			err = w.check(images)
+			o.images = len(images)
 		}
-		return o
+		o.took, o.err = time.Since(start), err
+		refusal, ok := errors.AsType[*errStatus](err)
+		if !ok || refusal.status != http.StatusTooManyRequests || refusal.retry == 0 {
+			return o
+		}
+		o.refused++
+		o.retried += refusal.retry
+		select {
+		case <-time.After(refusal.retry):
+		case <-ctx.Done():
+			o.err = ctx.Err()
+			return o
+		}
 	}
 }
 
@@ -116,52 +108,102 @@ func (w work) check(images [][]byte) error {
 }
 
 // ask sends a work and returns the images.
-func (c *client) ask(ctx context.Context, w work, o *outcome, begun func(string)) ([][]byte, error) {
-	body := map[string]any{"prompt": w.prompt, "seed": w.seed, "steps": w.steps}
-	if w.model != "" && w.api == "txt2img" {
-		body["override_settings"] = map[string]any{"sd_model_checkpoint": w.model}
-	} else if w.model != "" {
+func (c *client) ask(ctx context.Context, w work, o *outcome) (images [][]byte, err error) {
+	path, body := "/v1/images/generations", map[string]any{"prompt": w.prompt, "seed": w.seed, "steps": w.steps}
+	if w.model != "" {
 		body["model"] = w.model
 	}
 	switch w.api {
 	case "jobs":
 		body["count"], body["previews"], body["height"], body["width"] = w.count, 1, w.size, w.size
-		return c.job(ctx, body, o, begun)
+		return c.job(ctx, w, body, o)
 	case "txt2img":
+		path = "/sdapi/v1/txt2img"
 		body["batch_size"], body["height"], body["width"] = w.count, w.size, w.size
-		var answer struct{ Images [][]byte }
-		err := c.json(ctx, http.MethodPost, "/sdapi/v1/txt2img", body, &answer)
-		return answer.Images, err
-	}
-	body["n"], body["size"] = w.count, fmt.Sprintf("%dx%d", w.size, w.size)
-	if w.api == "stream" {
-		body["stream"], body["partial_images"] = true, 1
-		return c.stream(ctx, body, begun)
+		if delete(body, "model"); w.model != "" {
+			body["override_settings"] = map[string]any{"sd_model_checkpoint": w.model}
+		}
+	default:
+		body["n"], body["size"] = w.count, fmt.Sprintf("%dx%d", w.size, w.size)
+		if w.api == "stream" {
+			body["stream"], body["partial_images"] = true, 1
+		}
 	}
 	var answer struct {
-		Data []struct {
-			Image []byte `json:"b64_json"`
+		Image []byte `json:"b64_json"` // of an event
+		Data  []struct {
+			B []byte `json:"b64_json"`
+		} // of OpenAI's API
+		Images [][]byte // of AUTOMATIC1111's
+	}
+	data, err := c.call(ctx, http.MethodPost, path, body, func(event string, data []byte) error {
+		err := json.Unmarshal(data, &answer)
+		if event == "image_generation.completed" {
+			images = append(images, answer.Image)
 		}
+		answer.Image = nil
+		return err
+	})
+	if err == nil && w.api != "stream" {
+		err = json.Unmarshal(data, &answer)
 	}
-	err := c.json(ctx, http.MethodPost, "/v1/images/generations", body, &answer)
-	var images [][]byte
-	for _, d := range answer.Data {
-		images = append(images, d.Image)
+	for _, one := range answer.Data {
+		images = append(images, one.B)
 	}
-	return images, err
+	return append(images, answer.Images...), err
 }
 
-// send sends a request, and returns an answer that is not an error.
-func (c *client) send(ctx context.Context, method, path string, body any) (*http.Response, error) {
-	var text io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
+// job asks with the jobs API.
+func (c *client) job(ctx context.Context, w work, body map[string]any, o *outcome) (images [][]byte, err error) {
+	var job struct {
+		ID             string
+		Created, Ended time.Time
+		Left           float64 `json:"seconds_left"`
+		Picture        struct{ URL string }
+	}
+	data, err := c.call(ctx, http.MethodPost, "/api/v1/jobs", body, nil)
+	if err == nil {
+		err = json.Unmarshal(data, &job)
+	}
+	if err != nil {
+		return nil, err
+	}
+	predicted := time.Duration(job.Left * float64(time.Second))
+	var urls []string
+	_, err = c.call(ctx, http.MethodGet, "/api/v1/jobs/"+job.ID+"/events", nil, func(event string, data []byte) error {
+		select {
+		case w.id <- job.ID:
+		default:
+		}
+		err := json.Unmarshal(data, &job)
+		if event == "picture" {
+			urls = append(urls, job.Picture.URL)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.ended, o.predicted = job.Ended.Sub(job.Created), predicted
+	for _, url := range urls {
+		data, err := c.call(ctx, http.MethodGet, url, nil, nil)
+		if _, ok := errors.AsType[*errStatus](err); err != nil && !ok {
+			return nil, &errStatus{text: err.Error()} // the server told of the job's end, and has ended too
+		} else if err != nil {
 			return nil, err
 		}
-		text = bytes.NewReader(data)
+		images = append(images, data)
 	}
-	r, err := http.NewRequestWithContext(ctx, method, c.url+path, text)
+	return images, nil
+}
+
+// call sends a request and returns the answer. each sees the events of an answer that is a stream.
+func (c *client) call(ctx context.Context, method, path string, body any, each func(event string, data []byte) error) ([]byte, error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
@@ -170,135 +212,41 @@ func (c *client) send(ctx context.Context, method, path string, body any) (*http
 	}
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(r)
-	if err != nil || resp.StatusCode < 300 {
-		return resp, err
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, err
 	}
-	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-	return nil, &errStatus{resp.StatusCode, time.Duration(seconds) * time.Second, strings.TrimSpace(string(data))}
-}
-
-func (c *client) json(ctx context.Context, method, path string, body, answer any) error {
-	resp, err := c.send(ctx, method, path, body)
-	if err != nil {
-		return err
+	defer resp.Body.Close()
+	if resp.StatusCode < 300 && each != nil && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		return nil, events(resp.Body, each)
 	}
-	defer resp.Body.Close()
-	return json.NewDecoder(resp.Body).Decode(answer)
+	text, err = io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode >= 300 {
+		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+		err = &errStatus{resp.StatusCode, time.Duration(seconds) * time.Second, strings.TrimSpace(string(text))}
+	}
+	return text, err
 }
 
-// An event has the fields of all events that are read.
-type event struct {
-	Created time.Time
-	Started time.Time
-	Ended   time.Time
-	Left    float64 `json:"seconds_left"`
-	ID      string
-	Picture struct{ URL string }
-	Image   string          `json:"b64_json"`
-	Error   json.RawMessage `json:"error"`
-}
-
-// events calls f for the events of an answer until it returns true.
-func events(resp *http.Response, f func(name string, data []byte) (done bool, err error)) error {
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
+// events reads a stream of events until the last one.
+func events(body io.Reader, each func(event string, data []byte) error) error {
+	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 16<<20)
 	name := ""
 	for lines.Scan() {
-		if text, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
-			name = text
-		}
-		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: ")); ok {
-			if done, err := f(name, data); done || err != nil {
+		field, value, _ := strings.Cut(lines.Text(), ": ")
+		switch {
+		case field == "event":
+			name = value
+		case field != "data":
+		case name == "failed", name == "canceled", name == "error":
+			return &errStatus{status: http.StatusServiceUnavailable, text: name + " " + value}
+		case value == "[DONE]":
+			return nil
+		default:
+			if err := each(name, []byte(value)); err != nil || name == "done" {
 				return err
 			}
 		}
 	}
-	if lines.Err() != nil {
-		return lines.Err()
-	}
-	return io.ErrUnexpectedEOF
-}
-
-// job asks with the jobs API.
-func (c *client) job(ctx context.Context, body any, o *outcome, begun func(string)) (images [][]byte, err error) {
-	var taken, last event
-	if err := c.json(ctx, http.MethodPost, "/api/v1/jobs", body, &taken); err != nil {
-		return nil, err
-	}
-	resp, err := c.send(ctx, http.MethodGet, "/api/v1/jobs/"+taken.ID+"/events", nil)
-	if err != nil {
-		return nil, err
-	}
-	begun(taken.ID)
-	var urls []string
-	err = events(resp, func(name string, data []byte) (bool, error) {
-		last = event{}
-		if err := json.Unmarshal(data, &last); err != nil {
-			return false, err
-		}
-		switch name {
-		case "picture":
-			urls = append(urls, last.Picture.URL)
-		case "done":
-			return true, nil
-		case "failed", "canceled":
-			return false, &errStatus{status: http.StatusServiceUnavailable, text: name + " " + string(last.Error)}
-		}
-		return false, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	o.answered = true
-	o.waited, o.ended = last.Started.Sub(last.Created), last.Ended.Sub(last.Created)
-	o.predicted = time.Duration(taken.Left * float64(time.Second))
-	for _, url := range urls {
-		resp, err := c.send(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return nil, err
-		}
-		data, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil {
-			return nil, err
-		}
-		images = append(images, data)
-	}
-	return images, nil
-}
-
-// stream asks with OpenAI's events.
-func (c *client) stream(ctx context.Context, body any, begun func(string)) (images [][]byte, err error) {
-	resp, err := c.send(ctx, http.MethodPost, "/v1/images/generations", body)
-	if err != nil {
-		return nil, err
-	}
-	begun("")
-	err = events(resp, func(name string, data []byte) (bool, error) {
-		if string(data) == "[DONE]" {
-			return true, nil
-		}
-		var e event
-		if err := json.Unmarshal(data, &e); err != nil {
-			return false, err
-		}
-		switch name {
-		case "image_generation.completed":
-			data, err := base64.StdEncoding.DecodeString(e.Image)
-			if err != nil {
-				return false, err
-			}
-			images = append(images, data)
-		case "error":
-			return false, &errStatus{status: http.StatusServiceUnavailable, text: string(e.Error)}
-		}
-		return false, nil
-	})
-	return images, err
+	return cmp.Or(lines.Err(), io.ErrUnexpectedEOF)
 }

@@ -1,14 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"io"
 	"math/rand/v2"
 	"net/http"
-	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,45 +19,45 @@ import (
 const (
 	greedyEvery = 16 // one of so many clients is greedy
 	greedyJobs  = 6  // that it always has
+	fewClients  = 8  // that ask at once when works are canceled, so that some are running then
+	ofWorks     = 8  // of so many, all but one are canceled on average, in a soak only one
 )
 
 // A load is a run against a server.
 type load struct {
 	options
 	server  *server
-	report  *report
 	clients []*client
 	number  atomic.Uint64 // of works
+	deleted atomic.Int64  // works that were canceled with DELETE
+	took    atomic.Int64  // time of the last work that was not canceled, in ns
+	report
 }
 
-func newLoad(o options, s *server) *load {
-	l := &load{options: o, server: s, report: &report{}}
-	l.report.Machine = fmt.Sprintf("%s, %d cores, %s/%s", time.Now().UTC().Format("2006-01-02 15:04 MST"), runtime.NumCPU(),
-		runtime.GOOS, runtime.GOARCH)
+func newLoad(o options, s *server, out io.Writer) *load {
+	l := &load{options: o, server: s, report: report{out: out}}
 	for i := range o.clients {
-		l.clients = append(l.clients, newClient(s, i))
+		c := &client{http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}, url: s.url}
+		if n := len(s.tokens); n > 0 {
+			c.token = s.tokens[i%n].Secret
+		}
+		l.clients = append(l.clients, c)
 	}
 	return l
 }
 
-// run runs the parts one after the other.
-func (l *load) run(ctx context.Context) (*report, error) {
-	parts := []func(context.Context) error{l.load, l.cancel}
+// run runs the parts one after the other, and returns an error if they cannot be run to the end.
+func (l *load) run(ctx context.Context) error {
+	parts := []func(context.Context) error{l.load, l.cancel, l.stop}
 	if l.jobs > 0 {
-		parts = []func(context.Context) error{l.soak}
-	}
-	if l.server.stop != nil {
-		parts = append(parts, l.stop)
+		parts = parts[1:]
 	}
 	for _, part := range parts {
-		if err := part(ctx); err != nil {
-			return nil, err
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+		if err := cmp.Or(part(ctx), context.Cause(ctx)); err != nil {
+			return err
 		}
 	}
-	return l.report, nil
+	return nil
 }
 
 // work returns the next work. Every work has a prompt and seeds of its own.
@@ -72,42 +74,34 @@ func (l *load) work() work {
 	return w
 }
 
-func nobody(string) {}
-
 // A tally is what became of works.
 type tally struct {
 	mu       sync.Mutex
 	outcomes []outcome
-	byClient []int // images
-	problems []error
 }
 
-func (t *tally) add(client int, o outcome, inTime bool) {
+func (t *tally) add(o outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.outcomes = append(t.outcomes, o)
-	if o.err != nil {
-		t.problems = append(t.problems, o.err)
-	} else if inTime {
-		t.byClient[client] += o.images
-	}
 }
 
-// problem returns a description of the problems.
-func (t *tally) problem() string {
-	if len(t.problems) == 0 {
-		return "no problem"
+// problem returns the number of problems and one of them, or nil.
+func (t *tally) problem() error {
+	wrong := slices.DeleteFunc(slices.Clone(t.outcomes), func(o outcome) bool { return o.err == nil })
+	if len(wrong) == 0 {
+		return nil
 	}
-	return fmt.Sprintf("%d problems, such as: %.300v", len(t.problems), t.problems[0])
+	return fmt.Errorf("%d problems, such as: %.300v", len(wrong), wrong[0].err)
 }
 
-// load is the first part.
+// load is the first part. The server's memory is read 200 times.
 func (l *load) load(ctx context.Context) error {
-	before, err := l.server.metrics(ctx)
+	before, err := l.sample(ctx)
 	if err != nil {
 		return err
 	}
-	t := &tally{byClient: make([]int, len(l.clients))}
+	var t tally
 	began := time.Now()
 	var wg sync.WaitGroup
 	for i, c := range l.clients {
@@ -118,237 +112,240 @@ func (l *load) load(ctx context.Context) error {
 		for range jobs {
 			wg.Go(func() {
 				for time.Since(began) < l.duration && ctx.Err() == nil {
-					o := c.do(ctx, l.work(), nobody)
+					o := c.do(ctx, l.work())
+					l.took.Store(int64(o.took))
+					o.client, o.inTime = i, time.Since(began) < l.duration
 					if jobs > 1 {
 						o.predicted = 0 // others that come later have their turns before
 					}
-					t.add(i, o, time.Since(began) < l.duration)
+					t.add(o)
 				}
 			})
 		}
 	}
-	samples := l.watch(ctx, began)
-	wg.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	var samples []sample
+	for ; time.Since(began) < l.duration && ctx.Err() == nil; time.Sleep(l.duration / 200) {
+		if s, err := l.sample(ctx); err == nil {
+			samples = append(samples, s)
+		}
 	}
-	after, err := l.server.metrics(ctx)
+	wg.Wait()
+	took := time.Since(began)
+	after, err := l.sample(ctx)
 	if err != nil {
 		return err
 	}
-	l.judge(t, before, after, time.Since(began))
-	l.report.memory(samples, l.leeway)
-	return nil
-}
-
-// watch takes samples of the server's memory during the first part.
-func (l *load) watch(ctx context.Context, began time.Time) (samples []rest) {
-	for time.Since(began) < l.duration && ctx.Err() == nil {
-		if m, err := l.server.metrics(ctx); err == nil {
-			samples = append(samples, l.server.rest(m, began))
-		}
-		time.Sleep(l.duration / 200)
-	}
-	return samples
-}
-
-// judge reports the first part.
-func (l *load) judge(t *tally, before, after map[string]float64, took time.Duration) {
-	r := l.report
-	images, refused, again := 0, 0, 0
-	var waits, ratios, predicted, actual, retry []float64
-	var times []float64
+	images := 0
+	var times, predicted, actual, ratios, refused, retry []float64
+	counts := make([]float64, len(l.clients))
 	for _, o := range t.outcomes {
 		images += o.images
 		times = append(times, o.took.Seconds())
-		if o.refused > 0 {
-			refused += o.refused
-			again++
-			retry = append(retry, o.retried.Seconds()/float64(o.refused))
+		if o.inTime {
+			counts[o.client] += float64(o.images)
 		}
-		if o.ended > 0 {
-			waits = append(waits, o.waited.Seconds())
+		if o.refused > 0 {
+			refused, retry = append(refused, float64(o.refused)), append(retry, o.retried.Seconds()/float64(o.refused))
 		}
 		if o.ended > 0 && o.predicted > 0 {
 			predicted, actual = append(predicted, o.predicted.Seconds()), append(actual, o.ended.Seconds())
 			ratios = append(ratios, o.ended.Seconds()/o.predicted.Seconds())
 		}
 	}
-	r.add("clients", float64(len(l.clients)), "")
-	r.add("load: time", took.Seconds(), "s")
-	r.add("load: answers", float64(len(t.outcomes)), "")
-	r.add("load: images", float64(images), "")
-	r.check("all answers are right", len(t.problems) == 0, "%s", t.problem())
-	made := after["gomflux_images_total"] - before["gomflux_images_total"]
-	r.check("no image is made twice or lost", made == float64(images), "%d received, %.0f made", images, made)
-	l.fairness(t.byClient)
-	r.percentiles("load: time until the answer", times, "s")
-	r.percentiles("load: wait in the queue (jobs API)", waits, "s")
-	r.percentiles("load: predicted time to the end", predicted, "s")
-	r.percentiles("load: time to the end", actual, "s")
-	r.percentiles("load: time / predicted time", ratios, "")
-	r.add("load: time / predicted time, most", percentile(ratios, 100), "")
-	r.check("the queue's predictions", len(ratios) < 20 || percentile(ratios, 50) < 2 && percentile(ratios, 50) > 0.5,
-		"median of time / predicted time %.2f of %d", percentile(ratios, 50), len(ratios))
-	r.add("load: refused with 429", float64(refused), "")
-	if again > 0 {
-		r.add("load: refusals of a refused work, mean", float64(refused)/float64(again), "")
-		r.add("load: Retry-After, p50", percentile(retry, 50), "s")
-	}
+	l.row("load", "%d clients, %d answers with %d images in %.0f s", len(l.clients), len(t.outcomes), images, took.Seconds())
+	l.right("all answers are right", t.problem())
+	made := after.since(before, "gomflux_images_total")
+	l.check("no image is made twice or lost", made == float64(images), "%d received, %.0f made", images, made)
+	l.fairness(counts, l.leeway)
+	l.percentiles("seconds until the answer", times)
+	l.percentiles("predicted seconds to the end", predicted)
+	l.percentiles("seconds to the end", actual)
+	l.percentiles("time / predicted time", ratios)
+	middle := percentile(ratios, 50)
+	l.check("the queue's predictions", len(ratios) < 20 || middle < 2 && middle > 0.5, "median of time / predicted time %.2f of %d",
+		middle, len(ratios))
+	l.percentiles("refusals with 429 of a refused work", refused)
+	l.percentiles("Retry-After in seconds", retry)
+	l.memory(samples, l.leeway)
+	return nil
 }
 
-// fairness reports the numbers of images of each client.
-func (l *load) fairness(counts []int) {
-	least, most := slices.Min(counts), slices.Max(counts)
-	sum, square := 0.0, 0.0
-	for _, n := range counts {
-		sum += float64(n)
-		square += float64(n) * float64(n)
-	}
-	mean := sum / float64(len(counts))
-	l.report.add("load: images of a client, least", float64(least), "")
-	l.report.add("load: images of a client, mean", mean, "")
-	l.report.add("load: images of a client, most", float64(most), "")
-	if square > 0 {
-		l.report.add("load: Jain's fairness index", sum*sum/square/float64(len(counts)), "")
-	}
-	l.report.check("clients get the same", float64(most-least) <= math.Max(greedyJobs, l.leeway*mean), "%d to %d images", least, most)
-}
-
-// cancel is the second part: few clients at a time, so that some jobs are running when they are
-// canceled.
+// cancel is the second part, in which most works are canceled, or the only one of a soak: rounds of works, and a time
+// without jobs after each, at whose end the server's memory is read. The last work of a round, alone, is for the
+// default model, so that the same one is in memory at the end of each.
 func (l *load) cancel(ctx context.Context) error {
-	t := &tally{byClient: make([]int, len(l.clients))}
-	var left, late, deleted atomic.Int64
-	left.Store(int64(l.cancels))
-	before, err := l.server.metrics(ctx)
+	jobs, round, whole := l.jobs, l.round, ofWorks-1
+	if jobs == 0 && l.cancels > 0 {
+		jobs, whole = 1+l.cancels*ofWorks/(ofWorks-1), 1
+		round = jobs
+	}
+	first, err := l.sample(ctx)
 	if err != nil {
 		return err
 	}
+	var t tally
+	last := first
+	l.row("idle after", "   done canceled   failed    loads   RSS MB MLX active MLX cache MLX peak")
+	for asked := 0; asked < jobs && ctx.Err() == nil; asked += round {
+		l.works(ctx, &t, min(round, jobs-asked)-1, whole)
+		t.add(l.clients[0].do(ctx, l.work()))
+		if err := l.rested(ctx); err != nil {
+			return err
+		}
+		if last, err = l.sample(ctx); err != nil {
+			return err
+		}
+		l.rests = append(l.rests, last)
+		l.row(fmt.Sprintf("%.0f s", last.at.Sub(first.at).Seconds()), "%7.0f %8.0f %8.0f %8.0f %8.1f %10.1f %9.1f %8.1f",
+			last.since(first, ended("done")), last.since(first, ended("canceled")), last.since(first, ended("failed")),
+			last.since(first, "gomflux_model_loads_total"), last.metrics[resident]/1e6, last.metrics["gomflux_memory_bytes"]/1e6,
+			last.metrics["gomflux_cache_memory_bytes"]/1e6, last.metrics["gomflux_peak_memory_bytes"]/1e6)
+	}
+	canceled := slices.DeleteFunc(slices.Clone(t.outcomes), func(o outcome) bool { return !o.canceled })
+	late := slices.DeleteFunc(slices.Clone(canceled), func(o outcome) bool { return o.images == 0 })
+	failed, ends := last.since(first, ended("failed")), last.since(first, ended("canceled"))
+	l.row("cancel", "%d of %d works, %d with DELETE, %d had ended before", len(canceled), len(t.outcomes), l.deleted.Load(), len(late))
+	l.right("all answers are right when others are canceled", t.problem())
+	l.check("no job fails when others are canceled", failed == 0, "%.0f failed", failed)
+	l.check("jobs are canceled", ends <= float64(len(canceled)) && (ends > 0 || l.jobs > 0 || l.cancels == 0), "%.0f of %d", ends,
+		len(canceled))
+	if l.jobs > 0 {
+		l.memory(l.rests, l.leeway)
+	}
+	return nil
+}
+
+// works has few clients do n works of changing sizes and models by turns. On average so many of eight are done whole, and the
+// others canceled at a random moment in the time that the last whole one took.
+func (l *load) works(ctx context.Context, t *tally, n, whole int) {
+	var begun atomic.Int64
 	var wg sync.WaitGroup
-	for i, c := range l.clients[:max(2, len(l.clients)/8)] {
+	for _, c := range l.clients[:min(fewClients, len(l.clients))] {
 		wg.Go(func() {
-			whole := time.Duration(0) // time of a work that is not canceled
-			for n := 0; ctx.Err() == nil; n++ {
-				if n%8 == 0 {
-					o := c.do(ctx, l.work(), nobody)
-					t.add(i, o, true)
-					whole = o.took
+			for ctx.Err() == nil && begun.Add(1) <= int64(n) {
+				w := l.work()
+				r := rand.New(rand.NewPCG(l.seed+1, w.seed))
+				w.size = max(16, l.size*(1+r.IntN(4))/2/16*16)
+				if len(l.models) > 1 {
+					w.model = l.models[r.IntN(len(l.models))]
+				}
+				if r.IntN(ofWorks) >= whole {
+					t.add(l.canceled(ctx, c, w, time.Duration(r.Int64N(l.took.Load()+1))))
 					continue
 				}
-				if left.Add(-1) < 0 {
-					return
-				}
-				problem, ended := c.canceled(ctx, l.work(), time.Duration(rand.Int64N(int64(whole)+1)), &deleted)
-				if problem != nil {
-					t.add(i, outcome{err: problem}, false)
-				}
-				if ended {
-					late.Add(1)
-				}
+				o := c.do(ctx, w)
+				l.took.Store(int64(o.took))
+				t.add(o)
 			}
 		})
 	}
 	wg.Wait()
-	idle := l.server.idle(ctx)
-	after, err := l.server.metrics(ctx)
-	if err != nil {
-		return err
-	}
-	delta := func(name string) float64 { return after[name] - before[name] }
-	failed, canceled := delta(`gomflux_jobs_ended_total{state="failed"}`), delta(`gomflux_jobs_ended_total{state="canceled"}`)
-	l.report.add("cancel: works", float64(l.cancels), "")
-	l.report.add("cancel: with DELETE", float64(deleted.Load()), "")
-	l.report.add("cancel: jobs that were canceled", canceled, "")
-	l.report.add("cancel: works that ended before", float64(late.Load()), "")
-	l.report.add("cancel: works of others", float64(len(t.outcomes)), "")
-	l.report.check("canceled jobs end", idle == nil, "%v", orNone(idle))
-	l.report.check("no job fails when others are canceled", failed == 0 && len(t.problems) == 0, "%.0f failed, %s", failed, t.problem())
-	l.report.check("jobs are canceled", l.cancels == 0 || canceled > 0 && canceled <= float64(l.cancels),
-		"%.0f of %d", canceled, l.cancels)
-	return nil
 }
 
-func orNone(err error) any {
-	if err == nil {
-		return "no problem"
-	}
-	return err
-}
-
-// canceled sends a work and cancels it after a time. It reports whether the work ended before, and
-// what was wrong.
-func (c *client) canceled(ctx context.Context, w work, after time.Duration, deleted *atomic.Int64) (problem error, ended bool) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ids := make(chan string, 1)
+// canceled sends a work, and cancels it after a time: a job with DELETE, others by closing the connection.
+func (l *load) canceled(ctx context.Context, c *client, w work, after time.Duration) outcome {
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
+	w.id = make(chan string, 1)
 	time.AfterFunc(after, func() {
 		if w.api != "jobs" {
-			cancel()
+			hangUp()
 			return
 		}
 		select {
-		case id := <-ids:
-			deleted.Add(1)
-			var answer event
-			c.json(ctx, http.MethodDelete, "/api/v1/jobs/"+id, nil, &answer)
+		case id := <-w.id:
+			l.deleted.Add(1)
+			c.call(ctx, http.MethodDelete, "/api/v1/jobs/"+id, nil, nil)
 		case <-ctx.Done(): // it ended before
 		}
 	})
-	o := c.do(ctx, w, func(id string) { ids <- id })
-	switch {
-	case o.err == nil:
-		return nil, true
-	case errors.Is(o.err, context.Canceled), w.api == "jobs" && o.status == http.StatusServiceUnavailable:
-		return nil, false
+	o := c.do(ctx, w)
+	o.canceled = true
+	answer, ok := errors.AsType[*errStatus](o.err)
+	if errors.Is(o.err, context.Canceled) || ok && w.api == "jobs" && answer.status == http.StatusServiceUnavailable {
+		o.err = nil
 	}
-	return o.err, false
+	return o
 }
 
-// stop is the last part.
+// stop is the last part. One work has ended when the server is stopped.
 func (l *load) stop(ctx context.Context) error {
-	t := &tally{byClient: make([]int, len(l.clients))}
+	if l.server.stop == nil {
+		return nil
+	}
+	var t tally
+	var all sync.WaitGroup
 	first := make(chan struct{}, len(l.clients))
-	streams := sync.WaitGroup{}
-	var wg sync.WaitGroup
+	var jobs []work
 	for i, c := range l.clients {
 		w := l.work()
-		w.api = apis[i%len(apis)]
-		w.count = 1
-		begun := func() {}
-		if w.api == "jobs" { // which needs a second request for the events
-			streams.Add(1)
-			begun = sync.OnceFunc(streams.Done)
+		w.api, w.count, w.id = apis[i%len(apis)], 1, make(chan string, 1)
+		if w.api == "jobs" {
+			jobs = append(jobs, w)
 		}
-		wg.Go(func() {
-			o := c.do(ctx, w, func(string) { begun() })
-			begun()
-			t.add(i, o, true)
+		all.Go(func() {
+			t.add(c.do(ctx, w))
+			close(w.id)
 			first <- struct{}{}
 		})
 	}
-	streams.Wait()
+	for _, w := range jobs { // each needs a second request for the events
+		<-w.id
+	}
 	<-first
 	began := time.Now()
 	err := l.server.stop()
 	took := time.Since(began)
-	wg.Wait()
+	all.Wait()
 	made, told := 0, 0
 	var lost error
 	for _, o := range t.outcomes {
+		answer, ok := errors.AsType[*errStatus](o.err)
 		switch {
 		case o.err == nil:
 			made++
-		case o.answered && (o.status == http.StatusServiceUnavailable || o.status == 0):
+		case ok && (answer.status == http.StatusServiceUnavailable || answer.status == 0):
 			told++
 		default:
 			lost = o.err
 		}
 	}
-	l.report.add("stop: time until the exit", took.Seconds(), "s")
-	l.report.add("stop: works with images", float64(made), "")
-	l.report.add("stop: works told that the server stops", float64(told), "")
-	l.report.check("all are answered at SIGTERM", lost == nil, "%v", orNone(lost))
-	l.report.check("exit status 0", err == nil, "%v", orNone(err))
+	l.row("stop", "%d works with images, %d told that the server stops, exit after %.2f s", made, told, took.Seconds())
+	l.right("all are answered at SIGTERM", lost)
+	l.right("exit status 0", err)
 	return nil
+}
+
+// ended returns the name of the metric of jobs that have ended in a state.
+func ended(state string) string { return `gomflux_jobs_ended_total{state="` + state + `"}` }
+
+// rested waits until the server has no jobs and MLX keeps no memory, and for the time of a rest.
+func (l *load) rested(ctx context.Context) error {
+	busy := []string{
+		`gomflux_jobs{state="queued"}`, `gomflux_jobs{state="loading"}`, `gomflux_jobs{state="running"}`, "gomflux_cache_memory_bytes",
+	}
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(50 * time.Millisecond) {
+		s, err := l.sample(ctx)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(busy, func(name string) bool { return s.metrics[name] != 0 }) {
+			time.Sleep(l.rest)
+			return nil
+		}
+	}
+	return fmt.Errorf("the server has had no request for a minute, and these are not all 0: %s", strings.Join(busy, ", "))
+}
+
+// sample reads the server's metrics and memory.
+func (l *load) sample(ctx context.Context) (sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	s := sample{time.Now(), map[string]float64{resident: l.server.resident()}}
+	text, err := l.clients[0].call(ctx, http.MethodGet, "/metrics", nil, nil)
+	for line := range strings.Lines(string(text)) { // comments too, which nobody asks for
+		i := max(0, strings.LastIndexByte(line, ' '))
+		s.metrics[line[:i]], _ = strconv.ParseFloat(strings.TrimSpace(line[i:]), 64)
+	}
+	return s, err
 }

@@ -5,8 +5,9 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,12 +44,11 @@ func inProcess(
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens, file := newTokens(clients)
-	name := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+	name, err := writeTokens(t.TempDir(), clients)
+	if err != nil {
 		t.Fatal(err)
 	}
-	names, err := serve.ReadTokens(name)
+	tokens, err := serve.ReadTokens(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func inProcess(
 		t.Fatal(err)
 	}
 	s := serve.New(serve.Config{
-		Engine: e, Address: l.Addr().String(), Tokens: names, MaxBody: 1e6, MaxPixels: 1e6, Gallery: pictures, Grace: 30 * time.Second,
+		Engine: e, Address: l.Addr().String(), Tokens: tokens, MaxBody: 1e6, MaxPixels: 1e6, Gallery: pictures, Grace: 30 * time.Second,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -69,7 +69,7 @@ func inProcess(
 		return <-served
 	})
 	t.Cleanup(func() { stop() })
-	return &server{url: "http://" + l.Addr().String(), tokens: tokens, stop: stop, kill: func() {}}
+	return &server{url: "http://" + l.Addr().String(), tokens: tokens, stop: stop}
 }
 
 func openShapes(ctx context.Context, progress func(gomflux.Progress)) (engine.Model, error) {
@@ -79,33 +79,38 @@ func openShapes(ctx context.Context, progress func(gomflux.Progress)) (engine.Mo
 // TestLoad is a short run of all parts with the built-in model.
 func TestLoad(t *testing.T) {
 	o := options{clients: 6, duration: 2 * time.Second, cancels: 40, steps: 1, size: 32, seed: 1, leeway: 10}
-	r, err := newLoad(o, inProcess(t, o.clients, 6, openShapes)).run(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	l, out := run1(t, o, inProcess(t, o.clients, 6, openShapes))
+	if len(l.failed) > 0 || l.checks < 10 {
+		t.Errorf("%d checks, %q fail: %s", l.checks, l.failed, out)
 	}
-	for _, c := range r.Checks {
-		if !c.OK {
-			t.Errorf("%s: %s", c.Name, c.Found)
-		}
+	if l.deleted.Load() == 0 {
+		t.Errorf("no job was canceled with DELETE: %s", out)
 	}
-	if len(r.Checks) < 10 {
-		t.Errorf("%d checks", len(r.Checks))
+	t.Log(out)
+}
+
+// run1 runs a load, and returns it with what it printed.
+func run1(t *testing.T, o options, s *server) (*load, string) {
+	t.Helper()
+	var out strings.Builder
+	l := newLoad(o, s, &out)
+	if err := l.run(t.Context()); err != nil {
+		t.Fatalf("%v: %s", err, &out)
 	}
-	t.Log(r)
+	return l, out.String()
 }
 
 // TestSoak is a short soak. Each row of its table is of a server that has given its memory back.
 func TestSoak(t *testing.T) {
 	o := options{clients: 3, jobs: 14, round: 3, steps: 1, size: 32, seed: 1, leeway: 10}
-	r, err := newLoad(o, inProcess(t, o.clients, 6, openShapes)).run(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	l, out := run1(t, o, inProcess(t, o.clients, 6, openShapes))
+	if len(l.failed) > 0 || len(l.rests) != 5 {
+		t.Fatalf("%d rows, expected 5; %q fail: %s", len(l.rests), l.failed, out)
 	}
-	if !r.OK() || len(r.Rests) != 6 {
-		t.Errorf("%d rows, expected 6: %s", len(r.Rests), r)
-	}
-	if last := r.Rests[5]; last.Done+last.Canceled > 14 || last.Done < 5 || last.Active < 1e6 || last.Cache != 0 {
-		t.Errorf("the last row is %+v", last)
+	m := l.rests[4].metrics
+	done, canceled := m[ended("done")], m[ended("canceled")]
+	if done+canceled > 14 || done < 5 || m["gomflux_memory_bytes"] < 1e6 || m["gomflux_cache_memory_bytes"] != 0 {
+		t.Errorf("%.0f jobs are done, %.0f canceled: %s", done, canceled, out)
 	}
 }
 
@@ -127,24 +132,20 @@ func TestWrong(t *testing.T) {
 		m, err := openShapes(ctx, progress)
 		return wrongModel{m}, err
 	})
-	r, err := newLoad(o, s).run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.OK() {
-		t.Errorf("no check fails: %s", r)
+	if l, out := run1(t, o, s); !slices.Contains(l.failed, "all answers are right") {
+		t.Errorf("only %q fail: %s", l.failed, out)
 	}
 }
 
 func TestFairness(t *testing.T) {
 	for _, test := range []struct {
-		counts []int
+		counts []float64
 		ok     bool
-	}{{[]int{100, 100, 108}, true}, {[]int{100, 100, 130}, false}, {[]int{0, 0, 6}, true}, {[]int{0, 7, 7}, false}} {
-		l := &load{options: options{leeway: 0.1}, report: &report{}}
-		l.fairness(test.counts)
-		if l.report.OK() != test.ok {
-			t.Errorf("%v: %+v", test.counts, l.report.Checks)
+	}{{[]float64{100, 100, 108}, true}, {[]float64{100, 100, 130}, false}, {[]float64{0, 0, 6}, true}, {[]float64{0, 7, 7}, false}} {
+		r := &report{out: t.Output()}
+		r.fairness(test.counts, 0.1)
+		if ok := len(r.failed) == 0; ok != test.ok {
+			t.Errorf("%v: %v", test.counts, ok)
 		}
 	}
 }
@@ -154,23 +155,24 @@ func TestMemory(t *testing.T) {
 		name  string
 		at    func(i float64) float64 // resident memory
 		ok    bool
-		slope float64
+		grown string
 	}{
-		{"flat", func(float64) float64 { return 100e6 }, true, 0},
-		{"noise", func(i float64) float64 { return 100e6 + 20e6*math.Mod(i, 2) }, true, 0},
-		{"fills, then flat", func(i float64) float64 { return 100e6 + 1e6*min(i, 39) }, true, 0},
-		{"a leak", func(i float64) float64 { return 100e6 + 1e6*i }, false, 60},
-		{"a falling one", func(i float64) float64 { return 200e6 - 1e6*i }, true, -60},
+		{"flat", func(float64) float64 { return 100e6 }, true, " 0.0 MB"},
+		{"noise", func(i float64) float64 { return 100e6 + 20e6*math.Mod(i, 2) }, true, " 0.0 MB"},
+		{"fills, then flat", func(i float64) float64 { return 100e6 + 1e6*min(i, 39) }, true, " 0.0 MB"},
+		{"a leak", func(i float64) float64 { return 100e6 + 1e6*i }, false, " 60.0 MB"},
+		{"a falling one", func(i float64) float64 { return 200e6 - 1e6*i }, true, " -60.0 MB"},
 	} {
-		var samples []rest
+		var samples []sample
 		for i := range 100 {
-			samples = append(samples, rest{Seconds: float64(i), Resident: test.at(float64(i))})
+			s := sample{time.Unix(int64(i), 0), map[string]float64{resident: test.at(float64(i))}}
+			samples = append(samples, s)
 		}
-		r := &report{}
+		var out strings.Builder
+		r := &report{out: &out}
 		r.memory(samples, 0.1)
-		found := r.Values[2]
-		if r.OK() != test.ok || found.Name != "resident memory, slope" || math.Abs(found.Number-test.slope) > 2 {
-			t.Errorf("%s: %s", test.name, r)
+		if ok := len(r.failed) == 0; ok != test.ok || r.checks != 1 || !strings.Contains(out.String(), "grew by"+test.grown) {
+			t.Errorf("%s: %s", test.name, &out)
 		}
 	}
 }

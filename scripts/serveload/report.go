@@ -1,72 +1,63 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
-	"strings"
+	"time"
 )
 
-// A report is what was seen. Times are in seconds, memory in bytes.
+// A report prints what was seen.
 type report struct {
-	Machine string  `json:"machine"`
-	Rests   []rest  `json:"rests,omitempty"` // of a soak
-	Values  []value `json:"values"`
-	Checks  []check `json:"checks"`
+	out    io.Writer
+	checks int      // number of checks
+	failed []string // names of those that do not hold
+	rests  []sample // of a soak, when the server was idle
 }
 
-// A value is a row of the table.
-type value struct {
-	Name   string  `json:"name"`
-	Number float64 `json:"value"`
-	Unit   string  `json:"unit,omitempty"`
+// row prints a row.
+func (r *report) row(name, format string, args ...any) {
+	fmt.Fprintf(r.out, "%-48s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// A check is a condition, and what was found instead.
-type check struct {
-	Name  string `json:"name"`
-	OK    bool   `json:"ok"`
-	Found string `json:"found"`
-}
-
-func (r *report) add(name string, number float64, unit string) {
-	r.Values = append(r.Values, value{name, number, unit})
-}
-
+// check prints whether a condition holds, and what was found.
 func (r *report) check(name string, ok bool, format string, args ...any) {
-	r.Checks = append(r.Checks, check{name, ok, fmt.Sprintf(format, args...)})
-}
-
-// OK reports whether all checks hold.
-func (r *report) OK() bool {
-	return !slices.ContainsFunc(r.Checks, func(c check) bool { return !c.OK })
-}
-
-func (r *report) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\n%s", r.Machine, rests(r.Rests))
-	for _, v := range r.Values {
-		text := fmt.Sprintf("%.4g", v.Number)
-		if v.Number == math.Trunc(v.Number) {
-			text = fmt.Sprintf("%.0f", v.Number)
-		}
-		fmt.Fprintf(&b, "%-48s %s\n", v.Name, strings.TrimSpace(text+" "+v.Unit))
+	verdict := "ok    "
+	if !ok {
+		verdict = "FAIL  "
+		r.failed = append(r.failed, name)
 	}
-	b.WriteByte('\n')
-	for _, c := range r.Checks {
-		verdict := "ok  "
-		if !c.OK {
-			verdict = "FAIL"
-		}
-		fmt.Fprintf(&b, "%s  %-44s %s\n", verdict, c.Name, c.Found)
-	}
-	return b.String()
+	r.checks++
+	r.row(verdict+name, format, args...)
 }
 
-// percentiles adds the percentiles of values.
-func (r *report) percentiles(name string, values []float64, unit string) {
-	for _, p := range []float64{50, 90, 99} {
-		r.add(fmt.Sprintf("%s, p%.0f", name, p), percentile(values, p), unit)
+var errNone = errors.New("no problem")
+
+// right checks that there is no problem.
+func (r *report) right(name string, problem error) {
+	r.check(name, problem == nil, "%v", cmp.Or(problem, errNone))
+}
+
+// fairness reports the numbers of images of each client, and checks that they differ by a part at most.
+func (r *report) fairness(counts []float64, leeway float64) {
+	least, most, sum, squares := slices.Min(counts), slices.Max(counts), 0.0, 0.0
+	for _, n := range counts {
+		sum += n
+		squares += n * n
+	}
+	mean := sum / float64(len(counts))
+	r.check("clients get the same", most-least <= max(greedyJobs, leeway*mean), "%.0f to %.0f images, %.1f on average, Jain's index %.3f",
+		least, most, mean, sum*mean/max(1, squares))
+}
+
+// percentiles reports values of which there are some.
+func (r *report) percentiles(name string, values []float64) {
+	if len(values) > 0 {
+		r.row(name, "p50 %.4g, p90 %.4g, p99 %.4g, at most %.4g (%d)", percentile(values, 50), percentile(values, 90),
+			percentile(values, 99), slices.Max(values), len(values))
 	}
 }
 
@@ -79,52 +70,43 @@ func percentile(values []float64, p float64) float64 {
 	return sorted[max(0, int(math.Ceil(p/100*float64(len(sorted))))-1)]
 }
 
-// slope returns by how much y grows in a unit of x, by least squares.
-func slope(x, y []float64) float64 {
-	var mx, my, xy, xx float64
-	for i := range x {
-		mx, my = mx+x[i]/float64(len(x)), my+y[i]/float64(len(y))
-	}
-	for i := range x {
-		xy += (x[i] - mx) * (y[i] - my)
-		xx += (x[i] - mx) * (x[i] - mx)
-	}
-	if xx == 0 {
-		return 0
-	}
-	return xy / xx
+// A sample has the metrics of the server at a time, and its resident memory in bytes, 0 if that is not known.
+type sample struct {
+	at      time.Time
+	metrics map[string]float64
+}
+
+const resident = "resident" // among the metrics
+
+// since returns by how much a metric has grown.
+func (s sample) since(before sample, name string) float64 {
+	return s.metrics[name] - before.metrics[name]
 }
 
 // memory reports how the server's memory grew after the first two fifths of the samples, in which
-// the server fills what it keeps for a while: jobs that have ended, and the gallery.
-func (r *report) memory(samples []rest, leeway float64) {
+// the server fills what it keeps for a while: jobs that have ended, and the gallery. The medians of both halves of
+// the others are compared, which are half of the time apart.
+func (r *report) memory(samples []sample, leeway float64) {
 	later := samples[len(samples)*2/5:]
 	if len(later) < 3 {
 		r.check("memory", false, "%d samples are too few", len(samples))
 		return
 	}
-	for _, one := range []struct {
-		name string
-		of   func(rest) float64
-	}{
-		{"resident memory", func(s rest) float64 { return s.Resident }},
-		{"MLX's memory between and in jobs", func(s rest) float64 { return s.Active }},
-		{"largest memory of an image", func(s rest) float64 { return s.Peak }},
+	minutes := later[len(later)-1].at.Sub(later[0].at).Minutes()
+	for _, of := range [][2]string{
+		{"resident memory", resident}, {"MLX's memory between and in jobs", "gomflux_memory_bytes"},
+		{"largest memory of an image", "gomflux_peak_memory_bytes"},
 	} {
-		var x, y []float64
+		var all []float64
 		for _, s := range later {
-			x, y = append(x, s.Seconds/60), append(y, one.of(s))
+			all = append(all, s.metrics[of[1]]/1e6)
 		}
-		middle := percentile(y, 50)
+		half := len(all) / 2
+		middle, growth := percentile(all, 50), 2*(percentile(all[half:], 50)-percentile(all[:half], 50))
 		if middle == 0 {
 			continue // not known for this server
 		}
-		growth := slope(x, y)
-		r.add(one.name+", p50", middle/1e6, "MB")
-		r.add(one.name+", maximum", slices.Max(y)/1e6, "MB")
-		r.add(one.name+", slope", growth/1e6, "MB/min")
-		grown := growth * (x[len(x)-1] - x[0])
-		r.check(one.name+" is flat", grown < leeway*middle, "grew by %.1f of %.1f MB in %.1f minutes", grown/1e6, middle/1e6,
-			x[len(x)-1]-x[0])
+		r.check(of[0]+" is flat", growth < leeway*middle, "median %.1f MB, at most %.1f MB, grew by %.1f MB in %.1f minutes",
+			middle, slices.Max(all), growth, minutes)
 	}
 }
