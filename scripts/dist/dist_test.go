@@ -46,7 +46,7 @@ func bash(t *testing.T, functions, commands string) (string, bool) {
 		t.Skip("no bash")
 	}
 	const folders = "; work=$PWD/work licences=$PWD/licences share=$PWD/share; rm -rf $work $licences; mkdir $work $licences; "
-	out, err := exec.Command(shell, "-euo", "pipefail", "-c", ". "+functions+folders+commands).CombinedOutput()
+	out, err := exec.Command(shell, "-euo", "pipefail", "-c", ". '"+functions+"'"+folders+commands).CombinedOutput()
 	return string(out), err == nil
 }
 

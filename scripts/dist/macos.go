@@ -47,7 +47,7 @@ func check(folder string) (needs macos.Version, err error) {
 	if err != nil {
 		return needs, err
 	}
-	for _, dir := range append(newer, lib) {
+	for _, dir := range append(newer, lib) { // what lib needs is what the archive does
 		if needs, err = checkBuild(dir, complete); err != nil {
 			return needs, err
 		}
