@@ -52,7 +52,7 @@ docs-check: setup ## run the commands and programs of the documentation, and che
 # the archive for macOS has MLX for more than one version of it
 dist: SETUP += $(if $(filter Darwin,$(shell uname -s)),--with-macos)
 dist: setup ## pack gomflux with its libraries into dist/
-	go run ./scripts/dist
+	scripts/dist.sh
 
 generate: setup ## make the generated Go files again
 	go generate ./...

@@ -1,8 +1,9 @@
 package termpic
 
 import (
-	"bytes"
 	"image"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -30,69 +31,33 @@ type answers struct {
 
 func (a answers) answered() bool { return a.level != 0 }
 
+// answer matches DA1's and XTWINOPS's answers, XTSMGRAPHICS's, XTVERSION's, and kitty's.
+var answer = regexp.MustCompile(`\x1b(?:\[(\??(?:\d{0,9};)*\d{0,9})([cSt])|P>\|([^\x1b]*)\x1b\\|_Gi=31;(OK)\x1b\\)`)
+
 // parse adds the answers in data, which may also contain typed input, garbage and
 // incomplete answers. done reports whether the answer to DA1 is complete.
 func (a *answers) parse(data []byte) (done bool) {
-	for {
-		i := bytes.IndexByte(data, 0x1b)
-		if i < 0 || i+1 >= len(data) {
-			return done
+	for _, m := range answer.FindAllStringSubmatch(string(data), -1) {
+		params, private := strings.CutPrefix(m[1], "?")
+		var n []int
+		for s := range strings.SplitSeq(params, ";") {
+			v, _ := strconv.Atoi(s) // kitty leaves the last one empty
+			n = append(n, v)
 		}
-		kind := data[i+1]
-		data = data[i+2:]
-		switch kind {
-		case '[':
-			// parameter and intermediate bytes, and one that ends it (ECMA-48, 5.4)
-			end := 0
-			for end < len(data) && 0x20 <= data[end] && data[end] <= 0x3f {
-				end++
-			}
-			if end == len(data) {
-				return done
-			}
-			done = a.control(string(data[:end]), data[end]) || done
-			data = data[end:]
-		case 'P', '_':
-			end := bytes.Index(data, []byte("\x1b\\"))
-			if end < 0 {
-				return done
-			}
-			text := string(data[:end])
-			if name, ok := strings.CutPrefix(text, ">|"); ok && kind == 'P' {
-				a.name = name
-			}
-			if kind == '_' && text == "Gi=31;OK" {
-				a.kitty = true
-			}
-			data = data[end+2:]
+		switch final := m[2]; {
+		case m[3] != "":
+			a.name = m[3]
+		case m[4] != "":
+			a.kitty = true
+		case final == "c" && private && n[0] > 0:
+			a.level, a.sixel, done = n[0], a.sixel || slices.Contains(n[1:], 4), true
+		case final == "S" && private && len(n) == 3 && n[0] == 1 && n[1] == 0:
+			a.colors = n[2]
+		case final == "t" && !private && len(n) == 3 && n[0] == 4:
+			a.area = image.Pt(n[2], n[1])
+		case final == "t" && !private && len(n) == 3 && n[0] == 6:
+			a.cell = image.Pt(n[2], n[1])
 		}
 	}
-}
-
-// control processes a control sequence.
-func (a *answers) control(params string, final byte) (attributes bool) {
-	private := strings.HasPrefix(params, "?")
-	var n []int
-	for s := range strings.SplitSeq(strings.TrimPrefix(params, "?"), ";") {
-		v, err := strconv.Atoi(s)
-		if err != nil && s != "" || v < 0 { // kitty leaves the last one empty
-			return false
-		}
-		n = append(n, v)
-	}
-	switch {
-	case final == 'c' && private && n[0] > 0:
-		a.level = n[0]
-		for _, v := range n[1:] {
-			a.sixel = a.sixel || v == 4
-		}
-		return true
-	case final == 'S' && private && len(n) == 3 && n[0] == 1 && n[1] == 0:
-		a.colors = n[2]
-	case final == 't' && !private && len(n) == 3 && n[0] == 4:
-		a.area = image.Pt(n[2], n[1])
-	case final == 't' && !private && len(n) == 3 && n[0] == 6:
-		a.cell = image.Pt(n[2], n[1])
-	}
-	return false
+	return done
 }

@@ -1,9 +1,8 @@
 package termpic
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"errors"
 	"os"
 	"time"
 
@@ -20,12 +19,12 @@ func ask(ctx context.Context, out *os.File, timeout time.Duration) answers {
 		return answers{}
 	}
 	// out may be open for writing only
-	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {
 		return answers{}
 	}
-	defer unix.Close(fd)
-	a, interrupt := askTerminal(ctx, fd, timeout)
+	defer tty.Close()
+	a, interrupt := askTerminal(ctx, tty, timeout)
 	if interrupt != 0 {
 		unix.Kill(0, interrupt) // the whole process group, as the terminal would have done
 	}
@@ -34,21 +33,21 @@ func ask(ctx context.Context, out *os.File, timeout time.Duration) answers {
 
 // askTerminal queries the terminal in raw mode. If the user presses a key that
 // normally sends a signal, it stops and returns the signal.
-func askTerminal(ctx context.Context, fd int, timeout time.Duration) (a answers, interrupt unix.Signal) {
-	before, err := term.MakeRaw(fd)
+func askTerminal(ctx context.Context, tty *os.File, timeout time.Duration) (a answers, interrupt unix.Signal) {
+	before, err := term.MakeRaw(int(tty.Fd()))
 	if err != nil {
 		return answers{}, 0
 	}
-	defer term.Restore(fd, before)
-	if readable(fd, 0) {
+	defer term.Restore(int(tty.Fd()), before)
+	if readable(tty, 0) {
 		return answers{}, 0 // leave typed input for the shell
 	}
 	// Terminals may print unknown sequences. All know DA1, and those that claim to
 	// be a VT200 or later know how the string of kitty's query ends.
-	a, interrupt = converse(ctx, fd, askAttributes, timeout)
+	a, interrupt = converse(ctx, tty, askAttributes, timeout)
 	if a.level > 60 && interrupt == 0 {
 		var more answers
-		more, interrupt = converse(ctx, fd, askKitty+askName+askColors+askSizes+askAttributes, timeout)
+		more, interrupt = converse(ctx, tty, askKitty+askName+askColors+askSizes+askAttributes, timeout)
 		if more.answered() {
 			a = more
 		}
@@ -56,50 +55,41 @@ func askTerminal(ctx context.Context, fd int, timeout time.Duration) (a answers,
 	return a, interrupt
 }
 
+// interrupts are the keys for which a terminal that is not in raw mode sends a signal.
+var interrupts = map[byte]unix.Signal{0x03: unix.SIGINT, 0x1a: unix.SIGTSTP, 0x1c: unix.SIGQUIT}
+
 // converse writes questions and reads until DA1 is answered.
-func converse(ctx context.Context, fd int, questions string, timeout time.Duration) (a answers, interrupt unix.Signal) {
+func converse(ctx context.Context, tty *os.File, questions string, timeout time.Duration) (a answers, interrupt unix.Signal) {
 	deadline := time.Now().Add(timeout)
-	for b := []byte(questions); len(b) > 0; {
-		n, err := unix.Write(fd, b)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return answers{}, 0
-		}
-		b = b[max(n, 0):]
+	if _, err := tty.WriteString(questions); err != nil {
+		return answers{}, 0
 	}
 	var data []byte
 	buf := make([]byte, 1024)
-	for ctx.Err() == nil && len(data) < 1<<16 {
-		left := time.Until(deadline)
-		if left <= 0 {
-			break
-		}
-		if !readable(fd, min(left, 50*time.Millisecond)) {
+	for ctx.Err() == nil && len(data) < 1<<16 && time.Now().Before(deadline) {
+		if !readable(tty, min(time.Until(deadline), 50*time.Millisecond)) {
 			continue
 		}
-		n, err := unix.Read(fd, buf)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil || n == 0 {
+		n, err := tty.Read(buf)
+		if err != nil {
 			break // hung up
 		}
 		data = append(data, buf[:n]...)
-		for key, signal := range map[byte]unix.Signal{0x03: unix.SIGINT, 0x1a: unix.SIGTSTP, 0x1c: unix.SIGQUIT} {
-			if bytes.IndexByte(buf[:n], key) >= 0 {
-				interrupt = signal
-			}
+		for _, key := range buf[:n] {
+			interrupt = cmp.Or(interrupts[key], interrupt)
 		}
 		a = answers{}
 		if a.parse(data) || interrupt != 0 {
 			return a, interrupt
 		}
 	}
-	return answers{}, interrupt
+	return answers{}, 0
 }
 
 // readable waits until there is input. It does not use poll, which does not work
 // with terminals on macOS.
-func readable(fd int, wait time.Duration) bool {
+func readable(tty *os.File, wait time.Duration) bool {
+	fd := int(tty.Fd())
 	if fd >= unix.FD_SETSIZE {
 		return false // it has no place in a set
 	}

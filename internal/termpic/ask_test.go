@@ -87,7 +87,7 @@ func TestAskTerminal(t *testing.T) {
 			if test.wait {
 				timeout = 200 * time.Millisecond
 			}
-			got, interrupt := askTerminal(context.Background(), int(line.Fd()), timeout)
+			got, interrupt := askTerminal(context.Background(), line, timeout)
 			if got != test.want || interrupt != test.interrupt {
 				t.Errorf("%+v, %v, expected %+v, %v", got, interrupt, test.want, test.interrupt)
 			}
@@ -104,7 +104,7 @@ func TestAskTerminalCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	start := time.Now()
-	if got, _ := askTerminal(ctx, int(line.Fd()), soon); got.answered() {
+	if got, _ := askTerminal(ctx, line, soon); got.answered() {
 		t.Errorf("%+v", got)
 	}
 	if d := time.Since(start); d > soon/2 {
@@ -120,10 +120,10 @@ func TestAskTerminalCancelled(t *testing.T) {
 func TestAskTerminalTypedAhead(t *testing.T) {
 	terminal, line := openPTY(t)
 	terminal.WriteString("ls\n")
-	if !readable(int(line.Fd()), soon) {
+	if !readable(line, soon) {
 		t.Fatal("nothing to read")
 	}
-	if got, _ := askTerminal(context.Background(), int(line.Fd()), soon); got.answered() {
+	if got, _ := askTerminal(context.Background(), line, soon); got.answered() {
 		t.Errorf("%+v", got)
 	}
 	buf := make([]byte, 100)

@@ -2,6 +2,7 @@ package termpic
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"image"
@@ -63,7 +64,7 @@ func (t *Terminal) Show(picture image.Image) error {
 	if t == nil || picture.Bounds().Empty() {
 		return nil
 	}
-	size, cell := t.size(), t.cellOrGuess()
+	size, cell := t.size(), cmp.Or(t.cell(), guessedCell)
 	rows := size.rows - spareRows
 	if rows < leastRows || size.cols < 1 {
 		return nil
@@ -77,13 +78,6 @@ func (t *Terminal) Show(picture image.Image) error {
 	}
 	_, err = t.out.WriteString(reserve(f.rows) + above(f.rows, shown))
 	return err
-}
-
-func (t *Terminal) cellOrGuess() image.Point {
-	if c := t.cell(); c != (image.Point{}) {
-		return c
-	}
-	return guessedCell
 }
 
 // A Preview is an image on the screen that can be replaced by the next one.
@@ -107,7 +101,7 @@ func (p *Preview) Draw(picture image.Image) (string, error) {
 	if t == nil || picture.Bounds().Empty() {
 		return "", nil
 	}
-	size, cell := t.size(), t.cellOrGuess()
+	size, cell := t.size(), cmp.Or(t.cell(), guessedCell)
 	rows := min(previewRows, size.rows-spareRows)
 	if rows < leastRows || size.cols < 1 {
 		return p.Clear(), nil
@@ -152,11 +146,7 @@ func above(rows int, shown string) string {
 // id is that of kitty's image, 0 for one that is never replaced.
 func (t *Terminal) encode(picture image.Image, f extent, id uint32) (string, error) {
 	scaled := image.NewRGBA(image.Rectangle{Max: f.pixels})
-	if picture.Bounds().Size() == f.pixels {
-		draw.Copy(scaled, image.Point{}, picture, picture.Bounds(), draw.Src, nil)
-	} else {
-		draw.CatmullRom.Scale(scaled, scaled.Bounds(), picture, picture.Bounds(), draw.Src, nil)
-	}
+	draw.CatmullRom.Scale(scaled, scaled.Bounds(), picture, picture.Bounds(), draw.Src, nil)
 	var b bytes.Buffer
 	if t.protocol == Sixel {
 		err := encodeSixel(&b, scaled, t.answers.colors)

@@ -3,6 +3,7 @@
 package termpic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"image"
@@ -108,13 +109,15 @@ func choose(a answers, told Protocol) Protocol {
 
 // fromEnvironment determines the protocol by environment variables. sure is true
 // only for TERM, which every terminal sets; a terminal that was started from
-// another inherits the other variables. Inside a multiplexer it returns None.
+// another inherits the other variables. Inside a multiplexer,
+// which passes on only sequences that it knows, it returns None.
 func fromEnvironment(getenv func(string) string) (p Protocol, sure bool) {
 	name, program := getenv("TERM"), getenv("TERM_PROGRAM")
 	switch {
 	case name == "" || name == "dumb" || name == "linux" || program == "Apple_Terminal":
 		return None, true
-	case multiplexer(getenv):
+	case getenv("TMUX") != "" || getenv("STY") != "" || getenv("ZELLIJ") != "" || strings.HasPrefix(name, "screen") ||
+		strings.HasPrefix(name, "tmux"):
 		return None, false
 	case name == "xterm-kitty" || name == "xterm-ghostty":
 		return Kitty, true
@@ -128,14 +131,6 @@ func fromEnvironment(getenv func(string) string) (p Protocol, sure bool) {
 	// Konsole, Windows Terminal, VS Code and xterm depend on versions and
 	// settings, so only a query helps
 	return None, false
-}
-
-// multiplexer reports whether a program such as tmux is between us and the
-// terminal. It passes on only sequences that it knows.
-func multiplexer(getenv func(string) string) bool {
-	name := getenv("TERM")
-	return getenv("TMUX") != "" || getenv("STY") != "" || getenv("ZELLIJ") != "" ||
-		strings.HasPrefix(name, "screen") || strings.HasPrefix(name, "tmux")
 }
 
 // A termSize is the size of a terminal according to the system. Pixels may be 0.
@@ -160,12 +155,6 @@ func plausible(p image.Point) image.Point {
 // cell is the size of a character in pixels, zero if it is not known.
 func (t *Terminal) cell() image.Point {
 	size := t.size()
-	if c := size.cell(); c != (image.Point{}) {
-		return c
-	}
-	if c := plausible(t.answers.cell); c != (image.Point{}) {
-		return c
-	}
-	size.width, size.height = t.answers.area.X, t.answers.area.Y
-	return size.cell()
+	answered := termSize{size.cols, size.rows, t.answers.area.X, t.answers.area.Y}
+	return cmp.Or(size.cell(), plausible(t.answers.cell), answered.cell())
 }

@@ -4,10 +4,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"debug/elf"
-	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -38,55 +37,54 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-func TestParseVersion(t *testing.T) {
-	for text, want := range map[string]string{
-		"gomflux v1.2.3 go1.26.8 linux/amd64\n":                                    "v1.2.3",
-		"gomflux v0.0.0-20261121161249-3a0b3d49fb67+dirty go1.26.8 darwin/arm64\n": "v0.0.0-20261121161249-3a0b3d49fb67+dirty",
-		"gomflux (devel) go1.26.8 linux/amd64\n":                                   "",
-		"":                                                                         "",
-	} {
-		if got, err := parseVersion(text); got != want || (err == nil) != (want != "") {
-			t.Errorf("%q: %q, %v, expected %q", text, got, err, want)
-		}
+// bash runs commands with the functions of functions.sh, in the folder of the test. It returns what they print, and
+// false if they fail.
+func bash(t *testing.T, functions, commands string) (string, bool) {
+	t.Helper()
+	shell, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash")
 	}
+	const folders = "; work=$PWD/work licences=$PWD/licences share=$PWD/share; rm -rf $work $licences; mkdir $work $licences; "
+	out, err := exec.Command(shell, "-euo", "pipefail", "-c", ". '"+functions+"'"+folders+commands).CombinedOutput()
+	return string(out), err == nil
 }
 
-func TestFindLibrary(t *testing.T) {
-	const cache = `2 libs found in cache
-	libopenblas64.so.0 (libc6,x86-64) => /usr/lib/libopenblas64.so.0
-	libopenblas.so.0 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libopenblas.so.0
-`
-	if path, ok := findLibrary(cache, "libopenblas.so.0"); !ok || path != "/usr/lib/x86_64-linux-gnu/libopenblas.so.0" {
-		t.Errorf("%s, %v", path, ok)
+// inTemp changes to an empty folder, and returns the path of functions.sh.
+func inTemp(t *testing.T) string {
+	t.Helper()
+	functions, err := filepath.Abs("functions.sh")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if path, ok := findLibrary(cache, "libopenblas.so"); ok {
-		t.Errorf("%s for another name", path)
-	}
+	t.Chdir(t.TempDir())
+	return functions
 }
 
 func TestPack(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir, map[string]string{"b/c.txt": "text", "a": "#!/bin/sh\n"})
-	if err := os.Chmod(filepath.Join(dir, "a"), 0o700); err != nil {
+	functions := inTemp(t)
+	write(t, ".", map[string]string{"x/b/c.txt": "text", "x/a": "#!/bin/sh\n"})
+	if err := os.Chmod("x/a", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	when := time.Unix(1_700_000_000, 0)
-	var archives [2][]byte
+	var archives [2]string
 	for i := range archives {
-		path := filepath.Join(t.TempDir(), "x.tar.gz")
-		if err := pack(path, dir, "name-1", when); err != nil {
-			t.Fatal(err)
+		if out, ok := bash(t, functions, "pack x ./name-1.tar.gz 202311142213.20"); !ok {
+			t.Fatal(out)
 		}
-		archives[i] = []byte(read(t, path))
-		if err := os.Chtimes(filepath.Join(dir, "a"), time.Now(), time.Now()); err != nil {
+		archives[i] = read(t, "name-1.tar.gz")
+		if err := os.Chtimes("x/a", time.Now(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !bytes.Equal(archives[0], archives[1]) {
+	if archives[0] != archives[1] {
 		t.Error("two archives of the same files differ")
 	}
+	if sum := read(t, "name-1.tar.gz.sha256"); len(sum) != 64+len("  name-1.tar.gz\n") || !strings.HasSuffix(sum, "  name-1.tar.gz\n") {
+		t.Errorf("checksum %q", sum)
+	}
 
-	z, err := gzip.NewReader(bytes.NewReader(archives[0]))
+	z, err := gzip.NewReader(strings.NewReader(archives[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +102,8 @@ func TestPack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.Name != w.name || h.Mode != w.mode || string(text) != w.text || !h.ModTime.Equal(when) || h.Uid != 0 || h.Uname != "" {
+		if h.Name != w.name || h.Mode != w.mode || string(text) != w.text || !h.ModTime.Equal(time.Unix(1_700_000_000, 0)) || h.Uid != 0 ||
+			h.Uname != "" {
 			t.Errorf("%+v %q, expected %+v", h, text, w)
 		}
 	}
@@ -113,60 +112,38 @@ func TestPack(t *testing.T) {
 	}
 }
 
-func TestNeeds(t *testing.T) {
-	for _, test := range []struct {
-		a, b  string
-		older bool
-	}{{"", "2.2", true}, {"2.9", "2.35", true}, {"2.35", "2.9", false}, {"2.2", "2.2.5", true}, {"3.4.30", "3.4.30", false}} {
-		if got := older(test.a, test.b); got != test.older {
-			t.Errorf("%s is older than %s: %v", test.a, test.b, got)
-		}
-	}
-	dir := t.TempDir()
-	write(t, dir, map[string]string{"text": "no program"})
-	if got, err := needs(dir, "GLIBC"); got != "" || err != nil {
-		t.Errorf("%q, %v", got, err)
-	}
-	if runtime.GOOS != "linux" {
-		return
-	}
-	// that of the program that is running, if it is linked to glibc
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := copyFile(self, filepath.Join(dir, "sub", "program")); err != nil {
-		t.Fatal(err)
-	}
-	got, err := needs(dir, "GLIBC")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f, err := elf.Open(self); err != nil {
-		t.Error(err)
-	} else if libraries, _ := f.ImportedLibraries(); (len(libraries) > 0) != strings.HasPrefix(got, "2.") {
-		t.Errorf("%q of %v", got, libraries)
-	}
-}
-
 func TestPackRefusesLinks(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "x")); err != nil {
+	functions := inTemp(t)
+	write(t, "x", map[string]string{"a": ""})
+	if err := os.Symlink("/etc/passwd", "x/b"); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "x.tar.gz")
-	if err := pack(path, dir, "n", time.Now()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("error %v", err)
-	}
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("half an archive is left: %v", err)
+	out, ok := bash(t, functions, "pack x ./n.tar.gz 202311142213.20")
+	if _, err := os.Stat("n.tar.gz"); ok || err == nil || out != "dist: not a regular file: x/b\n" {
+		t.Errorf("%t, %v: %s", ok, err, out)
 	}
 }
 
-func TestWriteLicences(t *testing.T) {
-	dir := t.TempDir()
-	t.Chdir(dir)
-	write(t, dir, map[string]string{
+// The versions that the program that is running needs, if it is linked to glibc.
+func TestNewest(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("for Linux")
+	}
+	functions := inTemp(t)
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, ".", map[string]string{"x/gomflux": string(self), "x/completions/gomflux": "no program"})
+	out, ok := bash(t, functions, "newest GLIBC x; newest GLIBCXX x")
+	if linked := bytes.Contains(self, []byte("GLIBC_2.")); !ok || linked != strings.HasPrefix(out, "2.") || strings.Contains(out, "_") {
+		t.Errorf("%t, %q, linked to glibc: %t", ok, out, linked)
+	}
+}
+
+func TestLicences(t *testing.T) {
+	functions := inTemp(t)
+	write(t, ".", map[string]string{
 		"LICENSE":              "MIT License\n\nCopyright (c) us\n\nPermission is hereby granted, as we say\n",
 		"one/LICENSE-APACHE":   "  Apache License\n  Version 2.0, January 2004\n",
 		"one/license.go":       "package one\n",
@@ -174,14 +151,10 @@ func TestWriteLicences(t *testing.T) {
 		"one/src/licensing.md": "about licences\n",
 		"none/README":          "",
 	})
-	one, err := newPart("example.org/one", "v1", "", "one")
-	if err != nil {
-		t.Fatal(err)
-	}
-	none := part{name: "crate none", version: "2", licence: "MIT OR Apache-2.0", dir: "none"}
-	held := part{name: "held", version: "3", licence: "MIT", holder: "1999 Somebody"}
-	if err := writeLicences("out", []part{one, none, held}); err != nil {
-		t.Fatal(err)
+	const good = "licence_files one | part 'example.org/one v1' '' one; " +
+		"licence_files none | part 'crate none 2' 'MIT OR Apache-2.0' none; mit_part 'held 3' '1999 Some & body'; "
+	if out, ok := bash(t, functions, good+"write_index"); !ok {
+		t.Fatal(out)
 	}
 	const index = `
 crate none 2, MIT OR Apache-2.0
@@ -192,51 +165,54 @@ example.org/one v1
 held 3, MIT
     held-3/LICENSE
 `
-	if got := read(t, "out/INDEX.txt"); !strings.HasSuffix(got, index) {
+	if got := read(t, "licences/INDEX.txt"); !strings.HasSuffix(got, index) {
 		t.Errorf("index:\n%s", got)
 	}
-	if got, want := read(t, "out/held-3/LICENSE"),
-		"MIT License\n\nCopyright (c) 1999 Somebody\n\nPermission is hereby granted, as we say\n"; got != want {
-		t.Errorf("%q", got)
-	}
-	if got := read(t, "out/crate-none-2/LICENSE-APACHE"); !strings.Contains(got, "Apache License") {
-		t.Errorf("%q", got)
+	for file, want := range map[string]string{
+		"held-3/LICENSE":              "MIT License\n\nCopyright (c) 1999 Some & body\n\nPermission is hereby granted, as we say\n",
+		"crate-none-2/LICENSE-APACHE": "  Apache License\n  Version 2.0, January 2004\n",
+	} {
+		if got := read(t, filepath.Join("licences", file)); got != want {
+			t.Errorf("%s: %q", file, got)
+		}
 	}
 
-	bad := part{name: "bad", version: "1", licence: "MIT", dir: "none"}
-	if err := writeLicences("out2", []part{one, bad}); err == nil || !strings.Contains(err.Error(), "bad 1 (MIT) has no licence file") {
-		t.Errorf("error %v", err)
+	out, ok := bash(t, functions, good+"part 'bad 1' MIT . </dev/null; write_index; echo went on")
+	if ok || out != "dist: bad 1 (MIT) has no licence file\n" {
+		t.Errorf("%t: %s", ok, out)
 	}
 }
 
 func TestWheelParts(t *testing.T) {
-	dir := t.TempDir()
 	bom := func(name string) string {
 		return `{"components": [{"name": "mlx", "version": "1", "purl": "pkg:pypi/mlx@1"}, {"name": "` + name +
 			`", "version": "3.10", "purl": "pkg:deb/ubuntu/` + name + `@3.10"}]}`
 	}
-	write(t, dir, map[string]string{
-		"known/sboms/auditwheel.cdx.json":   bom("liblapack3"),
-		"other/sboms/auditwheel.cdx.json":   bom("libother1"),
-		"missing/sboms/auditwheel.cdx.json": bom("libblas3"),
-		"share/doc/liblapack3/copyright":    "BSD\n",
-		"mac/METADATA":                      "",
-	})
-	tests := []struct{ info, names, err string }{
-		{"known", "liblapack3", ""},
-		{"mac", "", ""},
-		{"other", "", "in MLX's wheel: libother1 3.10, whose licence is not known"},
-		{"missing", "", "apt-get install libblas3"},
+	tests := []struct{ bom, files, err string }{
+		{bom("liblapack3"), "licences/liblapack3-3.10/copyright", ""},
+		{bom("libgfortran5"), "licences/libgfortran5-3.10/GPL-3 licences/libgfortran5-3.10/copyright", ""},
+		{"", "", ""}, // of macOS
+		{bom("libother1"), "", "libother1 3.10, whose licence is not known"},
+		{bom("libblas3"), "", "apt-get install libblas3"},
+		{"{", "", "JSON"},
 	}
 	for _, test := range tests {
-		parts, err := wheelParts(filepath.Join(dir, test.info), filepath.Join(dir, "share"))
-		var names []string
-		for _, p := range parts {
-			names = append(names, p.name)
-		}
-		if got := strings.Join(names, " "); got != test.names || (err == nil) != (test.err == "") || err != nil &&
-			!strings.Contains(err.Error(), test.err) {
-			t.Errorf("%s: %s, %v", test.info, got, err)
-		}
+		t.Run(test.bom, func(t *testing.T) {
+			functions := inTemp(t)
+			write(t, "share", map[string]string{
+				"doc/liblapack3/copyright": "BSD\n", "doc/libgfortran5/copyright": "GPL\n", "common-licenses/GPL-3": "GPL\n",
+			})
+			if test.bom != "" {
+				write(t, ".", map[string]string{"bom": test.bom})
+			}
+			out, ok := bash(t, functions, "wheel_parts bom")
+			found, err := filepath.Glob("licences/*/*")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(found, " "); got != test.files || ok != (test.err == "") || !strings.Contains(out, test.err) {
+				t.Errorf("%s, %t: %s", got, ok, out)
+			}
+		})
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/gomflux/gomflux/internal/macos"
 )
 
 // A library is what a made Mach-O library says.
@@ -73,52 +71,57 @@ const (
 	macOS26 = 26<<16 | 2<<8
 )
 
-// wheels makes what set-up leaves of two wheels, and a libmlxc, in dir.
-func wheels() map[string]string {
+// archive makes what an archive for macOS has.
+func archive() map[string]string {
 	system := "/usr/lib/libSystem.B.dylib"
 	mlx := library{minimum: macOS26, needs: []string{system, "@rpath/libjaccl.dylib"}, symbols: []string{"_add", "_new"}}
+	mlxc := library{minimum: macOS15, needs: []string{system, "@rpath/libmlx.dylib"}, searches: []string{"@loader_path/mlx/lib"}}
 	return map[string]string{
-		"macos/a/mlx/lib/libmlx.dylib":   mlx.bytes(),
-		"macos/a/mlx/lib/libjaccl.dylib": library{minimum: macOS26, needs: []string{system}}.bytes(),
-		"macos/a/mlx/lib/mlx.metallib":   "MTLB ... steel_gemm_fused_nax_nn ...",
-		"macos/a/mlx/include/mlx/mlx.h":  "",
-		"macos/b/mlx/lib/libmlx.dylib":   library{minimum: macOS15, needs: []string{system}, symbols: []string{"_add"}}.bytes(),
-		"macos/b/mlx/lib/mlx.metallib":   "MTLB ... steel_gemm_fused_nn ...",
-		"macos/b/mlx/lib/libmlx.a":       "",
-		"macos/b/mlx/lib/cmake/x.cmake":  "",
-		"libmlxc.dylib": library{minimum: macOS15, needs: []string{system, "@rpath/libmlx.dylib"},
-			searches: []string{"@loader_path/mlx/lib"}}.bytes(),
+		"gomflux":                              library{minimum: 14 << 16}.bytes(),
+		"completions/gomflux":                  "complete",
+		"lib/libmlxc.dylib":                    mlxc.bytes(),
+		"lib/mlx/lib/libmlx.dylib":             library{minimum: macOS15, needs: []string{system}, symbols: []string{"_add"}}.bytes(),
+		"lib/mlx/lib/mlx.metallib":             "MTLB ... steel_gemm_fused_nn ...",
+		"lib/macos26.2/libmlxc.dylib":          mlxc.bytes(),
+		"lib/macos26.2/mlx/lib/libmlx.dylib":   mlx.bytes(),
+		"lib/macos26.2/mlx/lib/libjaccl.dylib": library{minimum: macOS26, needs: []string{system}}.bytes(),
+		"lib/macos26.2/mlx/lib/mlx.metallib":   "MTLB ... steel_gemm_fused_nax_nn ...",
 	}
 }
 
-func TestCopyMacLibraries(t *testing.T) {
+func TestCheck(t *testing.T) {
+	const older, newer = "lib/mlx/lib/", "lib/macos26.2/mlx/lib/"
 	intel := library{cpu: 0x01000007, minimum: macOS15}.bytes()
 	for _, c := range []struct {
 		name, file, text string // the file that is other than it should be; removed if text is ""
-		err              string
+		needs, err       string
 	}{
-		{"as it should be", "", "", ""},
-		{"one wheel", "macos/a/mlx/lib/libmlx.dylib", "",
-			"1 builds of MLX for macOS in macos, expected 2 (run scripts/setup.sh --with-macos)"},
-		{"a library that is needed", "macos/a/mlx/lib/libjaccl.dylib", "", "needs @rpath/libjaccl.dylib"},
-		{"a library for a newer macOS", "macos/a/mlx/lib/libjaccl.dylib", library{minimum: 26<<16 | 4<<8}.bytes(), "needs macOS 26.4"},
-		{"a library of Homebrew", "macos/b/mlx/lib/libmlx.dylib",
-
-			library{minimum: macOS15, needs: []string{"/opt/homebrew/lib/libx.dylib"}, symbols: []string{"_add"}}.bytes(),
+		{"as it should be", "", "", "15.0", ""},
+		{"MLX alone", "gomflux", "", "15.0", ""},
+		{"a program for a newer macOS", "gomflux", library{minimum: 15<<16 | 5<<8}.bytes(), "15.5", ""},
+		{"a libmlxc for a newer macOS", "lib/libmlxc.dylib", library{minimum: 15<<16 | 4<<8, needs: []string{"@rpath/libmlx.dylib"},
+			searches: []string{"@loader_path/mlx/lib"}}.bytes(), "15.4", ""},
+		{"one build", newer + "libmlx.dylib", "", "", "libmlx.dylib"},
+		{"a folder for another macOS", newer + "libmlx.dylib",
+			library{minimum: macOS26 | 1<<8, symbols: []string{"_add"}}.bytes(), "", "lib/macos26.2 is for macos26.3"},
+		{"a library that is needed", newer + "libjaccl.dylib", "", "", "needs @rpath/libjaccl.dylib"},
+		{"a library for a newer macOS", newer + "libjaccl.dylib", library{minimum: 26<<16 | 4<<8}.bytes(), "", "needs macOS 26.4"},
+		{"a library of Homebrew", older + "libmlx.dylib",
+			library{minimum: macOS15, needs: []string{"/opt/homebrew/lib/libx.dylib"}, symbols: []string{"_add"}}.bytes(), "",
 			"not part of macOS"},
-		{"for Intel", "macos/b/mlx/lib/libmlx.dylib", intel, "expected a library for arm64"},
-		{"no version", "macos/b/mlx/lib/libmlx.dylib", library{}.bytes(), "no LC_BUILD_VERSION"},
-		{"no kernels", "macos/b/mlx/lib/mlx.metallib", "", "mlx.metallib"},
-		{"kernels without accelerators", "macos/a/mlx/lib/mlx.metallib", "MTLB", "kernels for neural accelerators: false"},
-		{"a function that is gone", "macos/a/mlx/lib/libmlx.dylib",
-			library{minimum: macOS26, symbols: []string{"_new"}}.bytes(), "has no _add"},
-		{"libmlxc without a search path", "libmlxc.dylib", library{minimum: macOS15, needs: []string{"@rpath/libmlx.dylib"}}.bytes(),
-			"expected @loader_path/mlx/lib"},
-		{"no libmlxc", "libmlxc.dylib", "", "libmlxc.dylib"},
+		{"for Intel", older + "libmlx.dylib", intel, "", "expected a library for arm64"},
+		{"no version", older + "libmlx.dylib", library{}.bytes(), "", "no LC_BUILD_VERSION"},
+		{"no kernels", older + "mlx.metallib", "", "", "mlx.metallib"},
+		{"kernels without accelerators", newer + "mlx.metallib", "MTLB", "", "kernels for neural accelerators: false"},
+		{"a function that is gone", newer + "libmlx.dylib",
+			library{minimum: macOS26, symbols: []string{"_new"}}.bytes(), "", "has no _add"},
+		{"libmlxc without a search path", "lib/libmlxc.dylib",
+			library{minimum: macOS15, needs: []string{"@rpath/libmlx.dylib"}}.bytes(), "", "expected @loader_path/mlx/lib"},
+		{"no libmlxc", "lib/macos26.2/libmlxc.dylib", "", "", "libmlxc.dylib"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			files := wheels()
+			files := archive()
 			if c.file != "" {
 				files[c.file] = c.text
 				if c.text == "" {
@@ -126,48 +129,14 @@ func TestCopyMacLibraries(t *testing.T) {
 				}
 			}
 			write(t, ".", files)
-			err := copyMacLibraries("out/lib", "macos", "libmlxc.dylib")
+			needs, err := check(".")
 			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Fatalf("error %v, expected %q", err, c.err)
 			}
-			if err != nil {
-				return
-			}
-			found, err := filepath.Glob("out/lib/*")
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, pattern := range []string{"out/lib/mlx/lib/*", "out/lib/macos26.2/*", "out/lib/macos26.2/mlx/lib/*"} {
-				more, _ := filepath.Glob(pattern)
-				found = append(found, more...)
-			}
-			const want = "libmlxc.dylib macos26.2 mlx mlx/lib/libmlx.dylib mlx/lib/mlx.metallib macos26.2/libmlxc.dylib macos26.2/mlx " +
-				"macos26.2/mlx/lib/libjaccl.dylib macos26.2/mlx/lib/libmlx.dylib macos26.2/mlx/lib/mlx.metallib"
-			if got := strings.ReplaceAll(strings.Join(found, " "), "out/lib/", ""); got != want {
-				t.Errorf("files %s, expected %s", got, want)
-			}
-			// what README.txt says is about the libraries that every Mac uses
-			if v, err := macRequires("out"); err != nil || v != (macos.Version{Major: 15}) {
-				t.Errorf("needs macOS %v, %v", v, err)
+			if err == nil && needs.String() != c.needs {
+				t.Errorf("needs macOS %v, expected %s", needs, c.needs)
 			}
 		})
-	}
-}
-
-// TestMacWheels checks the libraries that set-up fetched, where it did.
-func TestMacWheels(t *testing.T) {
-	from := filepath.Join("..", "..", setupMacOS)
-	if _, err := os.Stat(from); err != nil {
-		t.Skip("no MLX for macOS: scripts/setup.sh --with-macos fetches it")
-	}
-	lib := filepath.Join(t.TempDir(), "lib")
-	if err := copyMacLibraries(lib, from, ""); err != nil {
-		t.Fatal(err)
-	}
-	for dir, want := range map[string]macos.Version{"mlx": {Major: 15}, "macos26.2/mlx": {Major: 26, Minor: 2}} {
-		if v, err := macos.Minimum(filepath.Join(lib, dir, "lib", "libmlx.dylib")); err != nil || v != want {
-			t.Errorf("%s: %v, %v, expected %v", dir, v, err, want)
-		}
 	}
 }
 
