@@ -55,8 +55,9 @@ tar --null -T - -cf - | tar -xf - -C "$0"`, r.root, home)
 		"CARGO_HOME="+cmp.Or(os.Getenv("CARGO_HOME"), filepath.Join(user, ".cargo")),
 		"RUSTUP_HOME="+cmp.Or(os.Getenv("RUSTUP_HOME"), filepath.Join(user, ".rustup")))
 	r.env = slices.DeleteFunc(r.env, func(v string) bool {
+		unset := []string{"GOMFLUX_MLX", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 		name, _, _ := strings.Cut(v, "=")
-		return slices.Contains([]string{"GOMFLUX_MLX", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}, name)
+		return slices.Contains(unset, name)
 	})
 	if _, err := r.bash(".", "make build"); err != nil {
 		return nil, fmt.Errorf("make build: %w", err)
