@@ -288,7 +288,7 @@ func TestOpenErrors(t *testing.T) {
 		"testdata/arrays/structured.npy": "structured arrays are not supported",
 		"testdata/arrays":                "expected a file, found a folder",
 		"testdata/arrays/nowhere.npy":    "no such file or directory",
-		"/dev/null":                      "expected a file, found something else",
+		"/dev/null":                      "expected a file, found a device",
 	} {
 		if _, err := checkpoint.OpenArrays(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: found %v, expected %q", name, err, want)

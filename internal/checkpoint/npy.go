@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -216,12 +215,9 @@ func npyHeader(t *Array) ([]byte, error) {
 }
 
 // writeNPY writes a .npy file, which contains exactly one array.
-func writeNPY(w io.Writer, tensors []*Array, metadata map[string]string) error {
+func writeNPY(w io.Writer, tensors []*Array) error {
 	if len(tensors) != 1 {
 		return fmt.Errorf("a .npy file has exactly one array, found %d (write a .npz file)", len(tensors))
-	}
-	if len(metadata) > 0 {
-		return noMetadata(metadata)
 	}
 	t := tensors[0]
 	header, err := npyHeader(t)
@@ -233,10 +229,4 @@ func writeNPY(w io.Writer, tensors []*Array, metadata map[string]string) error {
 	}
 	_, err = w.Write(t.Data)
 	return err
-}
-
-// noMetadata returns the error about metadata for a NumPy file.
-func noMetadata(metadata map[string]string) error {
-	return fmt.Errorf("NumPy's files cannot store the metadata %s (write a .safetensors file)",
-		strings.Join(slices.Sorted(maps.Keys(metadata)), ", "))
 }
