@@ -28,13 +28,10 @@ var (
 )
 
 // A wrapped is an error of the engine, whose text is that of the error with it.
-type wrapped struct{ err error }
-
-// Error returns the message of the error.
-func (w wrapped) Error() string { return w.err.Error() }
+type wrapped struct{ error }
 
 // Unwrap returns the underlying error.
-func (w wrapped) Unwrap() error { return w.err }
+func (w wrapped) Unwrap() error { return w.error }
 
 // A ReferenceError is an [ErrRequest] about one of Options.References.
 type ReferenceError struct {

@@ -81,7 +81,7 @@ func FuzzPNGText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind string, body []byte) {
 		_, text, err := pngText(kind, body, "gomflux", "parameters")
 		if err == nil && (!utf8.ValidString(text) || len(text) > 2*maxText) {
-			t.Errorf("text %q", abridge(text))
+			t.Errorf("text %.60q", text)
 		}
 		whole := appendChunk([]byte(pngSignature), kind, string(body))
 		pngTexts(append(whole, appendChunk(nil, "IEND", "")...))

@@ -121,10 +121,7 @@ func (s *Settings) hashes() string {
 	if len(found) == 0 {
 		return ""
 	}
-	text, err := plainjson.Marshal(found, "")
-	if err != nil {
-		return "" // cannot happen with strings
-	}
+	text, _ := plainjson.Marshal(found, "") // consists of strings: cannot fail
 	return ", Hashes: " + string(text)
 }
 
@@ -144,10 +141,7 @@ func quoteValue(value string) string {
 	if !strings.ContainsAny(value, ",:\n\"") && value == strings.TrimSpace(value) {
 		return printable(value)
 	}
-	quoted, err := plainjson.Marshal(value, "")
-	if err != nil {
-		return "" // cannot happen with a string
-	}
+	quoted, _ := plainjson.Marshal(value, "") // a string: cannot fail
 	return printable(string(quoted))
 }
 

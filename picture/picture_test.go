@@ -110,7 +110,7 @@ func TestRoundTrip(t *testing.T) {
 				t.Errorf("%v: found fields %v", format, f.Fields)
 			}
 			if hasText := f.Parameters != ""; hasText != (format == PNG || format == WebP || format == JPEG && name != "long") {
-				t.Errorf("%s, %v: parameters text %q", name, format, abridge(f.Parameters))
+				t.Errorf("%s, %v: parameters text %.60q", name, format, f.Parameters)
 			}
 			if format != 0 {
 				p, err := Decode(bytes.NewReader(data))
@@ -374,7 +374,7 @@ func TestJSONIsStrict(t *testing.T) {
 	} {
 		_, err := ReadSettings(strings.NewReader(`{"gomflux":` + object + `}`))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 300 {
-			t.Errorf("%s: got error %v, want %q", abridge(object), err, want)
+			t.Errorf("%.60s: got error %v, want %q", object, err, want)
 		}
 	}
 	deep := `{"gomflux":` + strings.Repeat("[", 1<<20) + strings.Repeat("]", 1<<20) + `}`

@@ -11,13 +11,13 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // SettingsVersion is the version of the JSON form of Settings that this package
@@ -386,7 +386,7 @@ func (i *SourceImage) check(name string) error {
 		return err
 	}
 	if h := i.SHA256; h != "" && !isSHA256(h) {
-		return fmt.Errorf("%s.sha256: expected 64 hexadecimal digits, found %s", name, quote(h))
+		return fmt.Errorf("%s.sha256: expected 64 hexadecimal digits, found %s", name, quote.Text(h))
 	}
 	return nil
 }
@@ -472,35 +472,26 @@ func (f *Found) readFields(members map[string]json.RawMessage) error {
 	return nil
 }
 
+// wanted describes the JSON of fields by their types.
+var wanted = map[reflect.Type]string{
+	reflect.TypeFor[*string]():        "a string",
+	reflect.TypeFor[*int]():           "a whole number",
+	reflect.TypeFor[**int]():          "a whole number",
+	reflect.TypeFor[*[]int]():         "an array of four whole numbers",
+	reflect.TypeFor[*uint64]():        "a whole number from 0 to 2^64-1",
+	reflect.TypeFor[*float64]():       "a number",
+	reflect.TypeFor[*[]float64]():     "an array of two numbers",
+	reflect.TypeFor[*time.Time]():     "a time (RFC 3339)",
+	reflect.TypeFor[**SourceImage]():  "an object with path and sha256",
+	reflect.TypeFor[*[]SourceImage](): "an array of objects with path and sha256",
+	reflect.TypeFor[*[]LoRA]():        "an array of objects with path, revision, scale, sha256 and partial",
+	reflect.TypeFor[*bool]():          "true or false",
+}
+
 func (s *Settings) readField(name string, raw json.RawMessage) error {
 	p := s.field(name)
 	if isNull(raw) || json.Unmarshal(raw, p) != nil {
-		var want string
-		switch p.(type) {
-		case *string:
-			want = "a string"
-		case *int, **int:
-			want = "a whole number"
-		case *[]int:
-			want = "an array of four whole numbers"
-		case *uint64:
-			want = "a whole number from 0 to 2^64-1"
-		case *float64:
-			want = "a number"
-		case *[]float64:
-			want = "an array of two numbers"
-		case *time.Time:
-			want = "a time (RFC 3339)"
-		case **SourceImage:
-			want = "an object with path and sha256"
-		case *[]SourceImage:
-			want = "an array of objects with path and sha256"
-		case *[]LoRA:
-			want = "an array of objects with path, revision, scale, sha256 and partial"
-		case *bool:
-			want = "true or false"
-		}
-		return fmt.Errorf("%s: expected %s, found %s", name, want, show(raw))
+		return fmt.Errorf("%s: expected %s, found %s", name, wanted[reflect.TypeOf(p)], show(raw))
 	}
 	return s.checkField(name)
 }
@@ -531,10 +522,10 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 		key := t.(string) // Token guarantees a string here
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
-			return nil, fmt.Errorf("invalid JSON: %s: %w", quote(key), oserr.NoEOF(err))
+			return nil, fmt.Errorf("invalid JSON: %s: %w", quote.Text(key), oserr.NoEOF(err))
 		}
 		if _, ok := members[key]; ok {
-			return nil, fmt.Errorf("invalid JSON: duplicate key %s", quote(key))
+			return nil, fmt.Errorf("invalid JSON: duplicate key %s", quote.Text(key))
 		}
 		members[key] = value
 	}
@@ -547,19 +538,12 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	return members, nil
 }
 
-// quote quotes and shortens a text of a file for a message.
-func quote(text string) string { return strconv.Quote(abridge(text)) }
-
 // show shortens a JSON value to one line for a message.
 func show(raw json.RawMessage) string {
-	text := strings.ToValidUTF8(abridge(string(raw)), "")
-	return printable(strings.Join(strings.Fields(text), " "))
-}
-
-func abridge(text string) string {
-	const limit = 60
-	if len(text) <= limit {
-		return text
+	const most = 60 // bytes
+	text := string(raw)
+	if len(text) > most {
+		text = text[:most] + "..."
 	}
-	return text[:limit] + "..."
+	return printable(strings.Join(strings.Fields(strings.ToValidUTF8(text, "")), " "))
 }

@@ -26,7 +26,9 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/atomicfile"
-) // Results go to standard output, everything else to standard error. Messages start
+)
+
+// Results go to standard output, everything else to standard error. Messages start
 // with "gomflux: ", in lower case, without a period at the end, and with a hint if
 // the user can do something. See package ui.
 

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
-
-	_ "embed"
+	"embed"
 	"maps"
 	"slices"
 	"strings"
@@ -11,48 +9,45 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// The texts of the topics. Words in capitals in three of them are replaced.
-var (
-	//go:embed topics/environment.txt
-	environmentTopic string
-	//go:embed topics/exit-codes.txt
-	exitCodesText string
-	//go:embed topics/images.txt
-	imagesText string
-	//go:embed topics/json.txt
-	jsonTopic string
-	//go:embed topics/metadata.txt
-	metadataTopic string
-	//go:embed topics/model.txt
-	modelText string
-	//go:embed topics/weights.txt
-	weightsTopic string
-)
+// topics has the texts of the topics. Words in capitals in some of them are replaced.
+//
+//go:embed topics/*.txt
+var topics embed.FS
+
+// topicText returns the text of a topic.
+func topicText(name string) string {
+	text, err := topics.ReadFile("topics/" + name + ".txt")
+	if err != nil {
+		panic(err) // of a name in this file
+	}
+	return string(text)
+}
 
 // newTopics returns the topics of gomflux help TOPIC. For cobra they are commands
 // that cannot be run.
 func newTopics() []*cobra.Command {
-	topics := []*cobra.Command{
-		{Use: "environment", Short: "Environment variables", Long: environmentTopic},
+	commands := []*cobra.Command{
+		{Use: "environment", Short: "Environment variables", Long: topicText("environment")},
 		{Use: "exit-codes", Short: "Exit codes", Long: exitCodesTopic()},
 		{Use: "images", Aliases: []string{"pictures"}, Short: "Image-to-image, inpainting and editing", Long: imagesTopic()},
-		{Use: "json", Short: "JSON output of generate, edit and inpaint", Long: jsonTopic},
-		{Use: "metadata", Short: "Settings stored in images", Long: metadataTopic},
+		{Use: "json", Short: "JSON output of generate, edit and inpaint", Long: topicText("json")},
+		{Use: "metadata", Short: "Settings stored in images", Long: topicText("metadata")},
 		{Use: "model", Short: "Values of --model, and where models are found", Long: modelTopic()},
 		{Use: "schedulers", Short: "Values of --scheduler", Long: schedulersTopic()},
-		{Use: "weights", Short: "Quantization and LoRAs", Long: weightsTopic},
+		{Use: "weights", Short: "Quantization and LoRAs", Long: topicText("weights")},
 	}
-	for _, t := range topics {
+	for _, t := range commands {
 		t.Long = strings.TrimSuffix(t.Long, "\n")
 		t.DisableFlagsInUseLine = true
 		t.SetUsageTemplate("") // there is nothing to run
 	}
-	return topics
+	return commands
 }
 
 // checkTopics refuses gomflux help with an unknown name, which cobra answers with the
@@ -72,7 +67,7 @@ func checkTopics(root *cobra.Command) {
 }
 
 func exitCodesTopic() string {
-	return strings.Replace(exitCodesText, "EXIT STATUS", strings.TrimSuffix(cli.ExitStatus, "\n"), 1)
+	return strings.Replace(topicText("exit-codes"), "EXIT STATUS", strings.TrimSuffix(cli.ExitStatus, "\n"), 1)
 }
 
 func modelTopic() string {
@@ -91,14 +86,14 @@ func modelTopic() string {
 		"DEFAULT", cli.DefaultModel,
 		"EDIT", cli.DefaultEditModel,
 		"CLASSES", "  "+strings.Join(family.Classes(), "\n  "),
-	).Replace(modelText)
+	).Replace(topicText("model"))
 }
 
 func imagesTopic() string {
 	families := "The families that edit are " + family.Editors() + ". $1 is the first image (in single quotes, since shells " +
 		"have their own $1); it is replaced by the model's own term, such as image 1. Each image costs time and memory; " +
 		"two or three are usual."
-	return imagesText + "\n" + cli.Filled("", families) + "\n\n" + cli.EditingHelp()
+	return topicText("images") + "\n" + cli.Filled("", families) + "\n\n" + cli.EditingHelp()
 }
 
 // shifted returns the published models whose config shifts sigmas by the image's

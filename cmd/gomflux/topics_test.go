@@ -24,7 +24,7 @@ func TestTopicsAreComplete(t *testing.T) {
 	fields := reflect.TypeFor[picture.Settings]()
 	for i := range fields.NumField() {
 		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
-		if !regexp.MustCompile(`(?m)^  ([a-z_, ]+, )?` + name + `\b`).MatchString(metadataTopic) {
+		if !regexp.MustCompile(`(?m)^  ([a-z_, ]+, )?` + name + `\b`).MatchString(topicText("metadata")) {
 			t.Errorf("the topic metadata does not have the field %s", name)
 		}
 	}
@@ -32,13 +32,13 @@ func TestTopicsAreComplete(t *testing.T) {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {
 			name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
-			if !regexp.MustCompile(`\b` + name + `\b`).MatchString(jsonTopic) {
+			if !regexp.MustCompile(`\b` + name + `\b`).MatchString(topicText("json")) {
 				t.Errorf("the topic json does not have %s of %s", name, fields.Name())
 			}
 		}
 	}
 	for _, name := range append([]string{mlx.EnvLibrary, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"}, models.DoctorVariables...) {
-		if !strings.Contains(environmentTopic, name) {
+		if !strings.Contains(topicText("environment"), name) {
 			t.Errorf("the topic environment does not have %s", name)
 		}
 	}

@@ -43,24 +43,13 @@ type member struct {
 }
 
 // OpenArrays opens a file of tensors. It recognises the format by the first bytes.
-func OpenArrays(path string) (*ArrayFile, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, oserr.Bare(err))
-	}
-	if !info.Mode().IsRegular() {
-		what := "something else"
-		if info.IsDir() {
-			what = "a folder"
-		}
-		return nil, fmt.Errorf("%s: expected a file, found %s", path, what)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, oserr.Bare(err))
-	}
-	return openArrays(path, f, info.Size())
-}
+func OpenArrays(path string) (*ArrayFile, error) { return OpenArraysFS(hostFiles{}, path) }
+
+// hostFiles are the files of this machine, by names as the operating system has them.
+type hostFiles struct{}
+
+func (hostFiles) Open(name string) (fs.File, error)     { return os.Open(name) }
+func (hostFiles) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
 
 // OpenArraysFS opens a file of tensors in a file system, which must be one of
 // regular files, as that of a folder on disk is.
@@ -75,15 +64,10 @@ func OpenArraysFS(fsys fs.FS, name string) (*ArrayFile, error) {
 		src.Close()
 		return nil, fmt.Errorf("%s: the file can only be read from its beginning", full)
 	}
-	return openArrays(full, f, size)
-}
-
-// openArrays reads the headers of a file, and closes it if that fails.
-func openArrays(path string, f arraySource, size int64) (*ArrayFile, error) {
-	file := &ArrayFile{Path: path, f: f}
+	file := &ArrayFile{Path: full, f: f}
 	if err := file.parse(f, size); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", full, err)
 	}
 	return file, nil
 }

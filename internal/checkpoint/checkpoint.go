@@ -238,8 +238,7 @@ func parseIndex(data []byte) (map[string]string, error) {
 		}
 		index = make(map[string]string)
 		return s.object(func(tensor string, _ int) error {
-			s.peek()
-			at := s.pos
+			at := s.at()
 			shard, err := s.str()
 			if err != nil {
 				return err

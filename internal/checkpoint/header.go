@@ -147,8 +147,7 @@ func (h *Header) parse(text []byte) error {
 func (h *Header) parseMetadata(s *scanner) error {
 	// MLX writes null if there is no metadata.
 	if s.peek(); s.has("null") {
-		s.pos += len("null")
-		return nil
+		return s.skip()
 	}
 	h.Metadata = make(map[string]string)
 	err := s.object(func(key string, _ int) error {
@@ -168,8 +167,7 @@ func (h *Header) parseMetadata(s *scanner) error {
 // parseTensor reads and validates one entry.
 func parseTensor(s *scanner, name string) (Tensor, error) {
 	t := Tensor{Name: name, Shape: []int{}}
-	s.peek()
-	start := s.pos
+	start := s.at()
 	has := map[string]bool{}
 	err := s.object(func(key string, offset int) (err error) {
 		has[key] = true
@@ -243,8 +241,7 @@ func (t *Tensor) size() (int64, error) {
 func parseShape(s *scanner) ([]int, error) {
 	shape := []int{}
 	err := s.array(func() error {
-		s.peek()
-		at := s.pos
+		at := s.at()
 		n, err := s.whole()
 		if err != nil {
 			return err
@@ -263,9 +260,7 @@ func parseShape(s *scanner) ([]int, error) {
 
 func parseOffsets(s *scanner) (begin, end int64, err error) {
 	var pair [2]int64
-	n := 0
-	s.peek()
-	start := s.pos
+	n, start := 0, s.at()
 	err = s.array(func() error {
 		v, err := s.whole()
 		if err != nil {

@@ -71,6 +71,12 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
+// at skips white space and returns the offset of the next byte.
+func (s *scanner) at() int {
+	s.peek()
+	return s.pos
+}
+
 // found describes the value at the current position, for errors.
 func (s *scanner) found() string {
 	switch c := s.data[s.pos]; c {
@@ -145,12 +151,12 @@ func (s *scanner) whole() (int64, error) {
 	return n, nil
 }
 
-// array reads an array. item reads each of its values.
-func (s *scanner) array(item func() error) error {
-	if s.peek() != '[' {
-		return failf(s.pos, "expected an array, found %s", s.found())
+// list reads what is between brackets. item reads each value, of an object with its key.
+func (s *scanner) list(bracket byte, expected string, item func() error) error {
+	if s.peek() != bracket {
+		return failf(s.pos, "expected %s, found %s", expected, s.found())
 	}
-	for s.pos++; s.peek() != ']'; {
+	for s.pos++; s.peek() != bracket+2; { // the closing one, in ASCII
 		if err := item(); err != nil {
 			return err
 		}
@@ -162,13 +168,13 @@ func (s *scanner) array(item func() error) error {
 	return nil
 }
 
+// array reads an array. item reads each of its values.
+func (s *scanner) array(item func() error) error { return s.list('[', "an array", item) }
+
 // object reads an object, whose keys must differ. member reads the value of each key.
 func (s *scanner) object(member func(key string, offset int) error) error {
-	if s.peek() != '{' {
-		return failf(s.pos, "expected an object, found %s", s.found())
-	}
 	seen := map[string]bool{}
-	for s.pos++; s.peek() != '}'; {
+	return s.list('{', "an object", func() error {
 		at := s.pos
 		key, err := s.str()
 		if err == nil && seen[key] {
@@ -180,15 +186,8 @@ func (s *scanner) object(member func(key string, offset int) error) error {
 		seen[key] = true
 		s.peek()
 		s.pos++ // the colon
-		if err := member(key, at); err != nil {
-			return err
-		}
-		if s.peek() == ',' {
-			s.pos++
-		}
-	}
-	s.pos++
-	return nil
+		return member(key, at)
+	})
 }
 
 // skip skips a value.

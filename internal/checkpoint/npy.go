@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,36 +93,33 @@ func readNPYHeader(r io.Reader) (member, error) {
 	return e, e.checkNumeric()
 }
 
-// parseNPYHeader parses the header's text, a Python dictionary with the keys
-// descr, fortran_order and shape.
-func parseNPYHeader(text string) (member, error) {
-	var e member
-	p := &literal{text: text}
-	seen := map[string]bool{}
-	if !p.take('{') {
-		return e, p.expected("{")
+// npyDict matches the text of a header, a Python dictionary, and npyEntry an entry of it: a key, and a string, list, tuple
+// or word.
+var (
+	npyDict  = regexp.MustCompile(`(?s)^\s*\{(.*)\}\s*$`)
+	npyEntry = regexp.MustCompile(`^\s*['"]([^'"\\]*)['"]\s*:\s*('[^'\\]*'|"[^"\\]*"|\[.*\]|\([^()]*\)|\w+)\s*(?:,\s*|$)`)
+)
+
+// parseNPYHeader parses the header's text, which has the keys descr, fortran_order and shape.
+func parseNPYHeader(text string) (e member, err error) {
+	dict := npyDict.FindStringSubmatch(text)
+	if dict == nil {
+		return e, fmt.Errorf("expected {, entries and }, found %.60q", text)
 	}
-	for !p.take('}') {
-		key, err := p.str()
-		if err != nil {
-			return e, err
+	seen := map[string]bool{}
+	for rest := strings.TrimSpace(dict[1]); rest != ""; {
+		entry := npyEntry.FindStringSubmatch(rest)
+		if entry == nil {
+			return e, fmt.Errorf("expected a key and its value, found %.60q", rest)
 		}
+		key := entry[1]
 		if seen[key] {
 			return e, fmt.Errorf("duplicate key %q", key)
 		}
-		seen[key] = true
-		if !p.take(':') {
-			return e, p.expected(":")
-		}
-		if err := e.parseKey(key, p); err != nil {
+		if err := e.parseKey(key, entry[2]); err != nil {
 			return e, err
 		}
-		if !p.take(',') && p.next() != '}' {
-			return e, p.expected(", or }")
-		}
-	}
-	if p.next() != 0 {
-		return e, p.expected("the end")
+		seen[key], rest = true, rest[len(entry[0]):]
 	}
 	for _, key := range []string{"descr", "fortran_order", "shape"} {
 		if !seen[key] {
@@ -133,31 +130,23 @@ func parseNPYHeader(text string) (member, error) {
 }
 
 // parseKey reads the value of a key of the header.
-func (e *member) parseKey(key string, p *literal) (err error) {
+func (e *member) parseKey(key, value string) (err error) {
 	switch key {
 	case "descr":
-		if p.next() == '[' {
+		if value[0] == '[' {
 			return errors.New("structured arrays are not supported")
 		}
-		descr, err := p.str()
-		if err != nil {
-			return err
-		}
-		e.Dtype, e.bigEndian, err = parseDescr(descr)
-		return err
+		e.Dtype, e.bigEndian, err = parseDescr(strings.Trim(value, `'"`))
 	case "fortran_order":
-		switch {
-		case p.word("True"):
-			e.fortran = true
-		case !p.word("False"):
-			return p.expected("True or False")
+		if e.fortran = value == "True"; !e.fortran && value != "False" {
+			return fmt.Errorf("fortran_order: expected True or False, found %.60q", value)
 		}
-		return nil
 	case "shape":
-		e.Shape, err = p.tuple()
-		return err
+		e.Shape, err = parseTuple(value)
+	default:
+		return fmt.Errorf("unknown key %q", key)
 	}
-	return fmt.Errorf("unknown key %q", key)
+	return err
 }
 
 // parseDescr parses a dtype such as <f4: the byte order and the type.
@@ -179,87 +168,25 @@ func parseDescr(descr string) (d Dtype, bigEndian bool, err error) {
 	return "", false, fmt.Errorf("dtype %q is not supported (expected <f4, <f2, <i8 and so on)", descr)
 }
 
-// A literal parses the Python literals of a header.
-type literal struct {
-	text string
-	pos  int
-}
-
-// next skips white space and returns the next byte, or 0 at the end.
-func (p *literal) next() byte {
-	for p.pos < len(p.text) && strings.IndexByte(" \t\r\n", p.text[p.pos]) >= 0 {
-		p.pos++
+// parseTuple parses a shape such as (2, 3) or (2,).
+func parseTuple(text string) ([]int, error) {
+	if text[0] != '(' {
+		return nil, fmt.Errorf("shape: expected a tuple, found %.60q", text)
 	}
-	if p.pos == len(p.text) {
-		return 0
+	axes := strings.Split(strings.Trim(text, "()"), ",")
+	if last := len(axes) - 1; strings.TrimSpace(axes[last]) == "" {
+		axes = axes[:last]
 	}
-	return p.text[p.pos]
-}
-
-func (p *literal) take(c byte) bool {
-	if p.next() != c {
-		return false
-	}
-	p.pos++
-	return true
-}
-
-func (p *literal) word(w string) bool {
-	p.next()
-	if !strings.HasPrefix(p.text[p.pos:], w) {
-		return false
-	}
-	p.pos += len(w)
-	return true
-}
-
-func (p *literal) expected(what string) error {
-	return fmt.Errorf("expected %s at byte %d", what, p.pos)
-}
-
-func (p *literal) str() (string, error) {
-	quote := p.next()
-	if quote != '\'' && quote != '"' {
-		return "", p.expected("a string")
-	}
-	end := strings.IndexByte(p.text[p.pos+1:], quote)
-	if end < 0 {
-		return "", p.expected("a string that ends")
-	}
-	s := p.text[p.pos+1 : p.pos+1+end]
-	if strings.IndexByte(s, '\\') >= 0 {
-		return "", p.expected("a string without escapes")
-	}
-	p.pos += end + 2
-	return s, nil
-}
-
-func (p *literal) tuple() ([]int, error) {
-	if !p.take('(') {
-		return nil, p.expected("(")
+	if len(axes) > maxAxes {
+		return nil, fmt.Errorf("more than %d axes", maxAxes)
 	}
 	shape := []int{}
-	for !p.take(')') {
-		p.next()
-		start := p.pos
-		for p.pos < len(p.text) && p.text[p.pos] >= '0' && p.text[p.pos] <= '9' {
-			p.pos++
-		}
-		n, err := strconv.Atoi(p.text[start:p.pos])
+	for _, axis := range axes {
+		n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(axis), "L"), 10, strconv.IntSize-1) // L is of Python 2
 		if err != nil {
-			p.pos = start
-			return nil, p.expected("the size of an axis")
+			return nil, fmt.Errorf("shape: expected the size of an axis, found %.60q", axis)
 		}
-		if p.pos < len(p.text) && p.text[p.pos] == 'L' { // written by Python 2
-			p.pos++
-		}
-		if len(shape) == maxAxes {
-			return nil, fmt.Errorf("more than %d axes", maxAxes)
-		}
-		shape = append(shape, n)
-		if !p.take(',') && p.next() != ')' {
-			return nil, p.expected(", or )")
-		}
+		shape = append(shape, int(n))
 	}
 	return shape, nil
 }
@@ -288,12 +215,9 @@ func npyHeader(t *Array) ([]byte, error) {
 }
 
 // writeNPY writes a .npy file, which contains exactly one array.
-func writeNPY(w io.Writer, tensors []*Array, metadata map[string]string) error {
+func writeNPY(w io.Writer, tensors []*Array) error {
 	if len(tensors) != 1 {
 		return fmt.Errorf("a .npy file has exactly one array, found %d (write a .npz file)", len(tensors))
-	}
-	if len(metadata) > 0 {
-		return noMetadata(metadata)
 	}
 	t := tensors[0]
 	header, err := npyHeader(t)
@@ -305,10 +229,4 @@ func writeNPY(w io.Writer, tensors []*Array, metadata map[string]string) error {
 	}
 	_, err = w.Write(t.Data)
 	return err
-}
-
-// noMetadata returns the error about metadata for a NumPy file.
-func noMetadata(metadata map[string]string) error {
-	return fmt.Errorf("NumPy's files cannot store the metadata %s (write a .safetensors file)",
-		strings.Join(slices.Sorted(maps.Keys(metadata)), ", "))
 }

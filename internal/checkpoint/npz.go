@@ -103,10 +103,7 @@ func (c *counter) Read(p []byte) (int, error) {
 }
 
 // writeNPZ writes a .npz file.
-func writeNPZ(w io.Writer, tensors []*Array, metadata map[string]string) error {
-	if len(metadata) > 0 {
-		return noMetadata(metadata)
-	}
+func writeNPZ(w io.Writer, tensors []*Array) error {
 	z := zip.NewWriter(w)
 	for _, t := range tensors {
 		if t.Name == "" {
@@ -116,7 +113,7 @@ func writeNPZ(w io.Writer, tensors []*Array, metadata map[string]string) error {
 		if err != nil {
 			return err
 		}
-		if err := writeNPY(m, []*Array{t}, nil); err != nil {
+		if err := writeNPY(m, []*Array{t}); err != nil {
 			return err
 		}
 	}

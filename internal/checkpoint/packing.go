@@ -193,49 +193,41 @@ func (f *File) packings(configs map[string]packingConfig) error {
 		if !ok {
 			continue
 		}
-		c, err := f.readPackingConfig(f.Header.Tensors[name])
+		text, err := f.text(name, maxPackingConfig)
 		if err != nil {
+			return err
+		}
+		if configs[module], err = parsePackingConfig(text); err != nil {
 			return fmt.Errorf("%s: tensor %s: %w", f.Name, quote.Text(name), err)
 		}
-		configs[module] = c
 	}
 	return nil
 }
 
-func (f *File) readPackingConfig(t Tensor) (c packingConfig, err error) {
-	if t.Dtype != U8 || len(t.Shape) != 1 || t.Bytes() > maxPackingConfig {
-		return c, fmt.Errorf("expected JSON as U8 with at most %d bytes, found %s", maxPackingConfig, t.Type())
+// text reads a tensor of U8 that is a text.
+func (f *File) text(name string, limit int64) ([]byte, error) {
+	t := f.Header.Tensors[name]
+	var err error
+	var data []byte
+	if t.Dtype != U8 || len(t.Shape) != 1 || t.Bytes() > limit {
+		err = fmt.Errorf("expected a text as U8 with at most %d bytes, found %s", limit, t.Type())
+	} else {
+		data = make([]byte, t.Bytes())
+		err = readAt(f.f, data, f.Header.DataOffset+t.Begin)
 	}
-	text, err := f.readBytes(t)
 	if err != nil {
-		return c, err
+		return nil, fmt.Errorf("%s: tensor %s: %w", f.Name, quote.Text(name), err)
 	}
-	return parsePackingConfig(text)
+	return data, nil
 }
 
-// readBytes reads the bytes of a tensor.
-func (f *File) readBytes(t Tensor) ([]byte, error) {
-	data := make([]byte, t.Bytes())
-	return data, readAt(f.f, data, f.Header.DataOffset+t.Begin)
-}
-
-// ReadText reads the tensor of some name, U8 with a text, in which ComfyUI's files have tokenizers. It returns nil if the
+// ReadText reads the tensor of some name, a text, in which ComfyUI's files have tokenizers. It returns nil if the
 // checkpoint does not have it.
 func (c *Checkpoint) ReadText(name string, limit int64) ([]byte, error) {
 	for _, f := range c.Files {
-		t, ok := f.Header.Tensors[name]
-		if !ok {
-			continue
+		if _, ok := f.Header.Tensors[name]; ok {
+			return f.text(name, limit)
 		}
-		if t.Dtype != U8 || t.Bytes() > limit {
-			return nil, fmt.Errorf("%s: tensor %s: expected a text as U8 with at most %d bytes, found %s", f.Name, quote.Text(name), limit,
-				t.Type())
-		}
-		data, err := f.readBytes(t)
-		if err != nil {
-			return nil, fmt.Errorf("%s: tensor %s: %w", f.Name, quote.Text(name), err)
-		}
-		return data, nil
 	}
 	return nil, nil
 }

@@ -190,7 +190,7 @@ func TestPackedErrors(t *testing.T) {
 		{want: `tensor "a.comfy_quant": `},
 		{config: int8, metadata: `{"layers": []}`, want: "metadata _quantization_metadata: "},
 		{config: int8, metadata: `{"layers": {"a": 1}}`, want: "metadata _quantization_metadata: "},
-		{config: int8, change: as("a.comfy_quant", F32, 4), want: "expected JSON as U8 with at most 65536 bytes, found F32 [4]"},
+		{config: int8, change: as("a.comfy_quant", F32, 4), want: "expected a text as U8 with at most 65536 bytes, found F32 [4]"},
 		{config: int8, change: as("a.comfy_quant", U8, 1<<17), want: "found U8 [131072]"},
 		{config: int8, change: as("a.weight", U8, 4, 32),
 			want: "expected a matrix of dtype I8 for the format int8_tensorwise, found U8 [4 32]"},

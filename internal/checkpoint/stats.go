@@ -93,20 +93,9 @@ func Summarize[T float32 | float64](values []T) Stats { return sumUp(values).sta
 type Summary struct{ all moments }
 
 // Add adds elements.
-func (s *Summary) Add(values []float64) {
-	part := sumUp(values)
-	if s.all.n == 0 { // copy exactly: join would round
-		part.nan += s.all.nan
-		part.inf += s.all.inf
-		s.all = part
-		return
-	}
-	s.all.join(part)
-}
+func (s *Summary) Add(values []float64) { s.all.join(sumUp(values)) }
 
-// Join adds the statistics of n elements. If the summary is empty, the result may
-// differ from part in the last bit, since the mean is multiplied by n and divided
-// by n. The printed statistics of models have always had that rounding.
+// Join adds the statistics of n elements.
 func (s *Summary) Join(part Stats, n int) {
 	finite, std := float64(n-part.NaN-part.Inf), float64(part.Std)
 	s.all.join(moments{finite, float64(part.Min), float64(part.Max), float64(part.Mean), std * std * finite, part.NaN, part.Inf})
@@ -155,13 +144,15 @@ func sumUp[T float32 | float64](values []T) moments {
 // join adds the moments of other elements with the method of Chan, Golub and
 // LeVeque.
 func (m *moments) join(part moments) {
-	m.nan += part.nan
-	m.inf += part.inf
-	if part.n == 0 {
+	part.nan += m.nan
+	part.inf += m.inf
+	if m.n == 0 { // exactly: below, the mean would be rounded
+		*m = part
 		return
 	}
-	if m.n == 0 {
-		m.min, m.max = part.min, part.max
+	m.nan, m.inf = part.nan, part.inf
+	if part.n == 0 {
+		return
 	}
 	m.min, m.max = min(m.min, part.min), max(m.max, part.max)
 	d, all := part.mean-m.mean, m.n+part.n

@@ -2,7 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
-	"math"
+	"slices"
 )
 
 // A Tensor describes a tensor of a safetensors file. For a tensor of another
@@ -52,7 +52,7 @@ func (t Tensor) Bytes() int64 {
 }
 
 // checkNumeric checks that an [Array] can have the dtype, and that the size in
-// bytes fits 63 bits.
+// bits fits 63 bits.
 func (t Tensor) checkNumeric() error {
 	if !t.Dtype.IsNumeric() {
 		return fmt.Errorf("dtype %s is not a supported number type", t.Dtype)
@@ -60,15 +60,9 @@ func (t Tensor) checkNumeric() error {
 	if len(t.Shape) > maxAxes {
 		return fmt.Errorf("shape with %d axes, expected at most %d", len(t.Shape), maxAxes)
 	}
-	n := int64(t.Dtype.Size())
-	for _, d := range t.Shape {
-		if d < 0 {
-			return fmt.Errorf("shape %v: axes must not be negative", t.Shape)
-		}
-		if d > 0 && n > math.MaxInt64/int64(d) {
-			return fmt.Errorf("shape %v: its size overflows 63 bits", t.Shape)
-		}
-		n *= max(int64(d), 1)
+	if slices.ContainsFunc(t.Shape, func(axis int) bool { return axis < 0 }) {
+		return fmt.Errorf("shape %v: axes must not be negative", t.Shape)
 	}
-	return nil
+	_, err := t.size()
+	return err
 }

@@ -95,12 +95,12 @@ func (t Tensor) InRows() bool {
 
 // channelsFirst applies the tensor's transforms of axes to some of its rows.
 func channelsFirst(t Tensor, rows []float64) []float64 {
-	shape := t.Stored
+	now := Tensor{Shape: t.Stored}
 	for _, f := range t.Transforms {
-		switch f.Op {
-		case TransformChannelsFirst:
-			channels, rest := shape[len(shape)-1], 1
-			for _, d := range shape[1 : len(shape)-1] {
+		if f.Op == TransformChannelsFirst {
+			inRow := now.Shape[1:]
+			channels, rest := inRow[len(inRow)-1], 1
+			for _, d := range inRow[:len(inRow)-1] {
 				rest *= d
 			}
 			out := make([]float64, len(rows))
@@ -112,14 +112,8 @@ func channelsFirst(t Tensor, rows []float64) []float64 {
 				}
 			}
 			rows = out
-			shape = slices.Concat(shape[:1], shape[len(shape)-1:], shape[1:len(shape)-1])
-		case TransformSqueeze:
-			shape = shape[:2]
-		case TransformExpand:
-			shape = append(slices.Clip(shape), 1)
-		case TransformFrame:
-			shape = slices.Concat(shape[:2], shape[3:])
 		}
+		now, _ = now.Apply(f) // as when it was applied to t
 	}
 	return rows
 }

@@ -5,9 +5,11 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/oserr"
@@ -27,12 +29,12 @@ func WritePrivateFile(path string, tensors []*Array, metadata map[string]string)
 
 func writeFile(path string, tensors []*Array, metadata map[string]string,
 	replace func(string, func(io.Writer) error) error) error {
-	write, err := encoder(path)
+	write, err := encoder(path, metadata)
 	if err == nil {
 		err = checkAll(tensors)
 	}
 	if err == nil {
-		err = replace(path, func(w io.Writer) error { return write(w, tensors, metadata) })
+		err = replace(path, func(w io.Writer) error { return write(w, tensors) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, oserr.Bare(err))
@@ -41,17 +43,19 @@ func writeFile(path string, tensors []*Array, metadata map[string]string,
 }
 
 // encoder returns the function that writes the format of a file name.
-func encoder(path string) (func(io.Writer, []*Array, map[string]string) error, error) {
-	switch ext := filepath.Ext(path); ext {
-	case ".safetensors":
-		return writeSafetensors, nil
-	case ".npy":
-		return writeNPY, nil
-	case ".npz":
-		return writeNPZ, nil
-	default:
+func encoder(path string, metadata map[string]string) (func(io.Writer, []*Array) error, error) {
+	switch ext := filepath.Ext(path); {
+	case ext == ".safetensors":
+		return func(w io.Writer, tensors []*Array) error { return writeSafetensors(w, tensors, metadata) }, nil
+	case ext != ".npy" && ext != ".npz":
 		return nil, fmt.Errorf("the name ends in %q, expected .safetensors, .npy or .npz", ext)
+	case len(metadata) > 0:
+		return nil, fmt.Errorf("NumPy's files cannot store the metadata %s (write a .safetensors file)",
+			strings.Join(slices.Sorted(maps.Keys(metadata)), ", "))
+	case ext == ".npy":
+		return writeNPY, nil
 	}
+	return writeNPZ, nil
 }
 
 // checkAll validates tensors that are to be written to one file.

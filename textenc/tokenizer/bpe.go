@@ -18,22 +18,10 @@ type bpe struct {
 	merges merges
 	whole  map[string]uint32 // words that are not merged; nil if all are
 
-	words    lazyCutter // cuts out no added tokens
+	words    func() (encoder, error) // cuts out no added tokens; made when it is needed
+	made     encoder                 // by words, nil until then
 	spell    sync.Once
 	spelling [][]byte // what each token stands for, see Bytes
-}
-
-// A lazyCutter is made when it is needed.
-type lazyCutter struct {
-	spec tokenizerSpec
-	once sync.Once
-	made encoder // nil until then
-	err  error
-}
-
-func (l *lazyCutter) encoder() (encoder, error) {
-	l.once.Do(func() { l.made, l.err = l.spec.newEncoder() })
-	return l.made, l.err
 }
 
 // merges has the merges of a vocabulary.
@@ -95,8 +83,12 @@ func (s *tokenizerSpec) newBPE() (encoder, error) {
 	}) {
 		return s.newEncoder()
 	}
-	e.words.spec = cutter
-	e.words.spec.added = []addedToken{}
+	words := cutter
+	words.added = []addedToken{}
+	e.words = sync.OnceValues(func() (_ encoder, err error) {
+		e.made, err = words.newEncoder()
+		return e.made, err
+	})
 	var err error
 	e.cutter, err = cutter.newEncoder()
 	return e, err
@@ -138,8 +130,8 @@ func (e *bpe) Starts(text string) []int {
 
 func (e *bpe) Close() {
 	e.cutter.Close()
-	if e.words.made != nil {
-		e.words.made.Close()
+	if e.made != nil {
+		e.made.Close()
 	}
 }
 

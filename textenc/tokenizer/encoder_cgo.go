@@ -17,6 +17,9 @@ import "C"
 
 import "github.com/daulet/tokenizers"
 
+// Available reports whether the program has the tokenizers library.
+const Available = true
+
 type rustEncoder struct{ t *tokenizers.Tokenizer }
 
 func newEncoder(data []byte) (encoder, error) {

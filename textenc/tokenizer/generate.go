@@ -35,7 +35,7 @@ func (t *Tokenizer) EncodeParts(parts []Part) (ids []int32, err error) {
 	if err := validText(whole); err != nil {
 		return nil, err
 	}
-	words, err := e.words.encoder()
+	words, err := e.words()
 	if err != nil {
 		return nil, err
 	}

@@ -98,24 +98,24 @@ func newBenchVersions(lib mlx.Library) benchVersions {
 var benchPhases = []string{"load", "read", "token", "encode", "references", "step", "steps", "decode", "image"}
 
 // finish computes the phases from their times.
-func (r *benchReport) finish(times map[string]*benchTimes) {
+func (r *benchReport) finish(times map[string][]float64) {
 	for _, name := range benchPhases {
-		t := times[name]
-		if t == nil {
+		all := times[name]
+		if len(all) == 0 {
 			continue
 		}
-		later := t.later
+		first, later := all[0], all[1:]
 		if len(later) == 0 { // the model is loaded once
-			later = []float64{t.first}
+			later = all
 		}
 		p := benchPhase{
-			Name: name, First: rounded(t.first, 6), Steady: rounded(tuning.Median(later), 6), Min: rounded(slices.Min(later), 6),
+			Name: name, First: rounded(first, 6), Steady: rounded(tuning.Median(later), 6), Min: rounded(slices.Min(later), 6),
 			Max: rounded(slices.Max(later), 6),
 		}
 		flops := 0.0
 		switch name {
 		case "load":
-			p.Read = rounded(float64(r.fileBytes)/1e9/t.first, 4)
+			p.Read = rounded(float64(r.fileBytes)/1e9/first, 4)
 		case "token":
 			p.Operations = r.operations
 		case "step":

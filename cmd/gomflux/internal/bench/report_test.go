@@ -10,9 +10,7 @@ import (
 // TestBenchPhases: the first time stands apart, and a phase that ran once has only that.
 func TestBenchPhases(t *testing.T) {
 	r := benchReport{stepFLOPs: 6e12, operations: 7, fileBytes: 6e9, Matmul: 6}
-	r.finish(map[string]*benchTimes{
-		"load": {first: 3}, "step": {first: 9, later: []float64{4, 1, 2, 1}}, "image": {first: 1, later: []float64{2, 3, 7}},
-	})
+	r.finish(map[string][]float64{"load": {3}, "step": {9, 4, 1, 2, 1}, "image": {1, 2, 3, 7}})
 	want := []benchPhase{
 		{Name: "load", First: 3, Steady: 3, Min: 3, Max: 3, Read: 2},
 		{Name: "step", First: 9, Steady: 1.5, Min: 1, Max: 4, TFLOP: 6, Speed: 4, Share: math.Round(1e4*4/6.0) / 1e4, Operations: 7},

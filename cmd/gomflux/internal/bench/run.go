@@ -38,13 +38,7 @@ type benchmark struct {
 	group    *mlx.Group // of this process and others, nil if it is alone
 	report   benchReport
 
-	times map[string]*benchTimes // by phase
-}
-
-// benchTimes are the times of a phase in seconds.
-type benchTimes struct {
-	first float64
-	later []float64
+	times map[string][]float64 // in seconds, by phase; the first is that of the first run
 }
 
 // run measures everything.
@@ -60,7 +54,7 @@ func (b *benchmark) run(ctx context.Context) error {
 	if err := b.join(ctx); err != nil {
 		return err
 	}
-	b.times, b.report.Versions = map[string]*benchTimes{}, newBenchVersions(lib)
+	b.times, b.report.Versions = map[string][]float64{}, newBenchVersions(lib)
 	b.progress = b.out.StartProgress(ctx)
 	defer b.progress.Close()
 	if n := b.textTokens.OrZero(); n > 0 {
@@ -306,13 +300,9 @@ func measuredSteps(run int, steps []time.Duration) []time.Duration {
 	return steps[1:]
 }
 
-// add adds a time of a phase. The first one is that of the first run.
+// add adds a time of a phase.
 func (b *benchmark) add(phase string, d time.Duration) {
-	if t := b.times[phase]; t != nil {
-		t.later = append(t.later, d.Seconds())
-		return
-	}
-	b.times[phase] = &benchTimes{first: d.Seconds()}
+	b.times[phase] = append(b.times[phase], d.Seconds())
 }
 
 // show shows the progress of loading or generating.

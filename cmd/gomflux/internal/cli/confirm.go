@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bufio"
 	"context"
-	"errors"
+	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,11 +22,22 @@ func AddYes(cmd *cobra.Command, yes *bool, short string) {
 	cmd.Flags().BoolVarP(yes, "yes", short, false, "do not ask")
 }
 
-// Confirm asks before something is removed or ended, as the verb says.
+// Confirm asks before something is removed or ended, as the verb says. Anything but y or yes is no.
 func Confirm(ctx context.Context, stdin io.Reader, out *ui.Output, verb, what string) (bool, error) {
-	ok, err := out.Confirm(ctx, stdin, verb+" "+what)
-	if errors.Is(err, ui.ErrNoTerminal) {
+	if !ui.IsTerminal(stdin) {
 		return false, UsageErrorf("this %ss %s: give --yes", verb, what)
 	}
-	return ok, err
+	fmt.Fprintf(out.Stderr, "%s %s? [y/N] ", verb, what)
+	answer := make(chan string, 1)
+	go func() { // a read cannot be interrupted
+		line, _ := bufio.NewReader(stdin).ReadString('\n')
+		answer <- line
+	}()
+	select {
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case line := <-answer:
+		line = strings.ToLower(strings.TrimSpace(line))
+		return line == "y" || line == "yes", nil
+	}
 }

@@ -134,30 +134,6 @@ func isSeed(s string) bool {
 	return err == nil
 }
 
-// FileNames is the value of a flag that takes several files, or one, the last one given.
-// It implements pflag.Value.
-type FileNames struct {
-	Names   []string
-	Several bool
-}
-
-func (f *FileNames) Set(s string) error {
-	if !f.Several {
-		f.Names = nil
-	}
-	f.Names = append(f.Names, s)
-	return nil
-}
-
-func (f *FileNames) String() string { return strings.Join(f.Names, " ") }
-
-func (f *FileNames) Type() string {
-	if f.Several {
-		return "files"
-	}
-	return "file"
-}
-
 // Parsed is a flag for values that a function can parse.
 func Parsed[T any](kind string, parse func(string) (T, error)) Optional[T] {
 	return Optional[T]{kind: kind, parse: parse}

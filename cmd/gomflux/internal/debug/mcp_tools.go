@@ -210,17 +210,13 @@ func (a *assistantTool) schema() *jsonschema.Schema {
 
 // kindOf returns the type of a flag in a JSON schema.
 func kindOf(f *pflag.Flag) string {
-	switch v := f.Value.(type) {
+	switch f.Value.(type) {
 	case *cli.Optional[int]:
 		return "integer"
 	case *cli.Optional[float64]:
 		return "number"
 	case pflag.SliceValue:
 		return "array"
-	case *cli.FileNames:
-		if v.Several {
-			return "array"
-		}
 	}
 	switch f.Value.Type() {
 	case "bool":

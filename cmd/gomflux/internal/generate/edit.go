@@ -9,7 +9,7 @@ import (
 
 func NewEditCommand() *cobra.Command {
 	o := newGenerateOptions()
-	o.edits, o.images.Several, o.Fallback = true, true, cli.DefaultEditModel
+	o.edits, o.Fallback = true, cli.DefaultEditModel
 	return o.command(&cobra.Command{
 		Use:   "edit [--model MODEL] --image FILE... --prompt TEXT",
 		Short: "Edit an image, or combine several, by a prompt",

@@ -41,7 +41,7 @@ func (g *generation) seed(i int) uint64 {
 // mask.
 func (g *generation) readImages() (images []image.Image, err error) {
 	read := map[string]*picture.Picture{} // a file may be given twice
-	for i, name := range g.images.Names {
+	for i, name := range g.images {
 		if read[name] == nil {
 			if read[name], err = picture.ReadFile(name); err != nil {
 				return nil, err
@@ -58,7 +58,7 @@ func (g *generation) readImages() (images []image.Image, err error) {
 		}
 	}
 	if g.masked() {
-		name := g.images.Names[0]
+		name := g.images[0]
 		return images, g.useMask(read[name], name)
 	}
 	return images, nil

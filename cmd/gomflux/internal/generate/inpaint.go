@@ -50,7 +50,7 @@ generate the result again. docs/inpainting.md has more.
 
 func NewInpaintCommand() *cobra.Command {
 	o := newGenerateOptions()
-	o.inpaints, o.images.Several = true, true
+	o.inpaints = true
 	return o.command(&cobra.Command{
 		Use:   "inpaint [--model MODEL] --image FILE --mask FILE --prompt TEXT",
 		Short: "Generate the masked part of an image, or enlarge it",

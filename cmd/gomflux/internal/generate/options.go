@@ -74,7 +74,7 @@ type samplingFlags struct {
 
 // imageFlags are the flags for input images.
 type imageFlags struct {
-	images        cli.FileNames // the image to start from, or those to edit
+	images        []string // the image to start from, or those to edit
 	imageStrength cli.Optional[float64]
 }
 
@@ -116,11 +116,11 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	o.AddModel(f)
 	switch {
 	case o.edits:
-		f.VarP(&o.images, "image", "i", "image to edit (PNG, JPEG or WebP); several: -i A B, or repeated")
+		f.StringArrayVarP(&o.images, "image", "i", nil, "image `files` to edit (PNG, JPEG or WebP); several: -i A B, or repeated")
 		f.Var(&o.layers, "layers", "split the image into so many layers, with a model for that, which needs no prompt (default: 4)")
 	case o.inpaints:
-		f.VarP(&o.images, "image", "i",
-			"image of which a part is generated (PNG, JPEG or WebP), and reference images: -i A B, or repeated")
+		f.StringArrayVarP(&o.images, "image", "i", nil,
+			"image `files`: the one of which a part is generated (PNG, JPEG or WebP), and reference images: -i A B, or repeated")
 	}
 	o.promptFlags.add(f)
 	o.samplingFlags.add(f)
@@ -130,7 +130,10 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 		f.Var(&o.imageStrength, "image-strength",
 			"how much of the masked part is kept, 0 or more and below 1 (default: 0); diffusers' strength is 1 minus this")
 	case !o.edits:
-		f.VarP(&o.images, "image", "i", "image to start from (PNG, JPEG or WebP)")
+		f.FuncP("image", "i", "image `file` to start from (PNG, JPEG or WebP)", func(name string) error {
+			o.images = []string{name} // the last one given
+			return nil
+		})
 		f.Var(&o.imageStrength, "image-strength",
 			"how much of the image is kept, above 0 and below 1 (default: 0.4); diffusers' strength is 1 minus this")
 	}
@@ -240,11 +243,11 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return cli.UsageErrorf("give either --seed or --auto-seeds")
 	case o.Verbose && o.Quiet:
 		return cli.UsageErrorf("give either --verbose or --quiet")
-	case slices.Contains(o.images.Names, ""):
+	case slices.Contains(o.images, ""):
 		return cli.UsageErrorf("--image: the file name is empty")
-	case o.edits && len(o.images.Names) == 0 && o.config == "":
+	case o.edits && len(o.images) == 0 && o.config == "":
 		return cli.UsageErrorf("no image to edit (give one with --image)")
-	case o.inpaints && len(o.images.Names) == 0 && o.config == "":
+	case o.inpaints && len(o.images) == 0 && o.config == "":
 		return cli.UsageErrorf("no image to inpaint (give one with --image)")
 	case slices.Contains(o.promptFiles, ""):
 		return cli.UsageErrorf("--prompt-file: the file name is empty")

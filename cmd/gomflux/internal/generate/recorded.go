@@ -148,7 +148,7 @@ func (g *generation) usesStrength(s *picture.Settings) bool {
 	if g.masked() {
 		return cli.Inpainted(s) || !g.recorded.Source.NamesModel()
 	}
-	return !g.edits && len(g.images.Names) > 0
+	return !g.edits && len(g.images) > 0
 }
 
 // numberText returns a number as text, "" without one.
@@ -187,25 +187,25 @@ func (g *generation) useImages(s *picture.Settings) error {
 		if s.Image != nil && s.Image.Path != "" {
 			recorded = slices.Concat([]picture.SourceImage{*s.Image}, recorded)
 		}
-		if len(o.images.Names) == 0 && len(recorded) == 0 {
+		if len(o.images) == 0 && len(recorded) == 0 {
 			if !g.recorded.Source.NamesModel() {
 				return fmt.Errorf("%s does not name the image to inpaint (give it with --image)", o.config)
 			}
 			return fmt.Errorf("%s is not the result of inpainting (give the image to inpaint with --image)", o.config)
 		}
-	case o.edits && len(o.images.Names) == 0 && len(recorded) == 0:
+	case o.edits && len(o.images) == 0 && len(recorded) == 0:
 		return fmt.Errorf("%s is not the result of an edit (give the images to edit with --image, or use gomflux generate)", o.config)
 	case !o.edits && len(recorded) > 0:
 		return fmt.Errorf("%s is the result of an edit (use gomflux edit --config-from-metadata)", o.config)
 	case !o.edits && s.Image != nil && s.Image.Path != "":
 		recorded = []picture.SourceImage{*s.Image}
 	}
-	if len(o.images.Names) > 0 {
+	if len(o.images) > 0 {
 		return nil
 	}
 	g.recordedFrom = recorded
 	for _, source := range recorded {
-		o.images.Names = append(o.images.Names, catalog.ExpandHome(source.Path))
+		o.images = append(o.images, catalog.ExpandHome(source.Path))
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (g *generation) beginRecording(index int) error {
 	if dir, err := filepath.Abs(g.ModelFlags.Model); err == nil && disk.IsFolder(dir) {
 		settings["model"] = dir
 	}
-	copies, err := copyImages(g.images.Names, run.Dir)
+	copies, err := copyImages(g.images, run.Dir)
 	if err = d.Session.Tolerate(err); err != nil {
 		return err
 	}

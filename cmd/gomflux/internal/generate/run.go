@@ -157,7 +157,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	if isJPEG(name) && g.background.OrZero() == gomflux.TransparentBackground {
 		return fmt.Errorf("output %s: JPEG has no transparency, which --background transparent asks for (.png and .webp have it)", name)
 	}
-	if len(g.images.Names) == 0 && g.imageStrength.Given() {
+	if len(g.images) == 0 && g.imageStrength.Given() {
 		return errors.New("--image-strength has no effect without --image")
 	}
 	g.options = gomflux.Options{
@@ -251,7 +251,7 @@ func (g *generation) load(ctx context.Context, source *gomflux.Source) (err erro
 	}
 	g.model, err = source.Open(ctx, open)
 	if e, ok := errors.AsType[*gomflux.ReferenceError](err); ok {
-		names := g.images.Names
+		names := g.images
 		if g.masked() {
 			names = names[1:]
 		}

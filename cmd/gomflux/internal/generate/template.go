@@ -1,12 +1,13 @@
 package generate
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/picture"
@@ -66,29 +67,12 @@ func expandName(name string, s picture.Settings, index, images, prompts int) (st
 	}
 }
 
+// notInWords matches what does not stay in words of file names.
+var notInWords = regexp.MustCompile(`[^\p{L}\p{Nd}.]+`)
+
 // fileWord converts text to a part of a file name.
 func fileWord(s string) string {
 	const most = 60 // runes
-	var b strings.Builder
-	n, gap := 0, false
-	for _, r := range strings.ToLower(s) {
-		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '.' {
-			gap = n > 0
-			continue
-		}
-		if gap {
-			b.WriteByte('-')
-			n++
-		}
-		if n >= most {
-			break
-		}
-		gap = false
-		b.WriteRune(r)
-		n++
-	}
-	if out := strings.Trim(b.String(), ".-"); out != "" {
-		return out
-	}
-	return "_"
+	word := []rune(strings.TrimPrefix(notInWords.ReplaceAllString(strings.ToLower(s), "-"), "-"))
+	return cmp.Or(strings.Trim(string(word[:min(most, len(word))]), ".-"), "_")
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/tuning"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
 const doctorHelp = `Doctor checks the installation: libraries, devices, memory, models and the
@@ -174,7 +175,7 @@ type deviceInfo struct {
 
 // diagnose checks everything. It returns an error if MLX is unusable.
 func diagnose(ctx context.Context, terminal io.Writer) (*diagnosis, error) {
-	d := &diagnosis{Program: cli.Version(), Tokenizer: builtWithCgo(), Environment: map[string]string{}, Advice: []string{}}
+	d := &diagnosis{Program: cli.Version(), Tokenizer: tokenizer.Available, Environment: map[string]string{}, Advice: []string{}}
 	advise := func(format string, args ...any) { d.Advice = append(d.Advice, fmt.Sprintf(format, args...)) }
 	if !d.Tokenizer {
 		advise("this program was built without the tokenizer and cannot read prompts: " +

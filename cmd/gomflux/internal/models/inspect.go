@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -115,7 +113,7 @@ type inspectOptions struct {
 }
 
 func NewInspectCommand() *cobra.Command {
-	o := &inspectOptions{ModelFlags: cli.NewModelFlags(), tolerance: cli.Parsed("number", parseTolerance)}
+	o := &inspectOptions{ModelFlags: cli.NewModelFlags(), tolerance: cli.Scale("number")}
 	cmd := &cobra.Command{
 		Use:   "inspect MODEL",
 		Short: "Check a model's weights for problems",
@@ -147,14 +145,6 @@ func (o *inspectOptions) addFlags(f *pflag.FlagSet) {
 	cli.AddBaseModel(f, &o.Base)
 	o.AddCompute(f)
 	o.AddJSON(f, "a JSON object")
-}
-
-func parseTolerance(s string) (float64, error) {
-	v, err := strconv.ParseFloat(s, 64)
-	if err != nil || !(v >= 0) || math.IsInf(v, 0) {
-		return 0, errors.New("must be 0 or more")
-	}
-	return v, nil
 }
 
 // validate refuses flags that do not go together.

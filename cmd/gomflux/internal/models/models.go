@@ -3,6 +3,7 @@ package models
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -99,5 +100,29 @@ func NewModelsCommand() *cobra.Command {
 	}
 	o.AddJSON(cmd.Flags(), "a JSON array")
 	cmd.Flags().IntSliceVar(&macs, "mac", nil, "estimate what fits Macs with so much memory, in `GB`")
+	return cmd
+}
+
+const listHelp = `List prints the models on this machine: built-in models, models in the Hugging
+Face cache, and folders here that have the name of a published model. gomflux
+models lists the models that can be downloaded too; its help explains the states
+and the fields of --json.
+` + cli.ExitStatus
+
+func NewListCommand() *cobra.Command {
+	var o cli.OutputFlags
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the models on this machine",
+		Long:    listHelp,
+		Example: "  gomflux list",
+		Args:    cli.NoArgs(" (gomflux show takes a name)"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := cli.ListModels()
+			list = slices.DeleteFunc(list, func(m cli.ListedModel) bool { return !m.Here })
+			return cmp.Or(o.Out(cmd).Result(cli.ModelList(list)), err)
+		},
+	}
+	o.AddJSON(cmd.Flags(), "a JSON array")
 	return cmd
 }

@@ -1,8 +1,6 @@
 package models
 
 import (
-	"runtime/debug"
-
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
@@ -34,18 +32,4 @@ func NewVersionCommand() *cobra.Command {
 	cmd.Flags().StringSliceVar(&listen, "listen", nil, "with --json: report whether these `addresses` are free")
 	cmd.Flags().MarkHidden("listen") // for gomflux launch
 	return cmd
-}
-
-// builtWithCgo reports whether the tokenizer is in the program.
-func builtWithCgo() bool {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return true // unknown, so there is nothing to warn about
-	}
-	for _, s := range info.Settings {
-		if s.Key == "CGO_ENABLED" {
-			return s.Value == "1"
-		}
-	}
-	return true
 }

@@ -43,10 +43,3 @@ func TestOutput(t *testing.T) {
 		}
 	}
 }
-
-func TestConfirmNeedsTerminal(t *testing.T) {
-	var o Output
-	if ok, err := o.Confirm(t.Context(), strings.NewReader("y\n"), "remove it"); ok || err != ErrNoTerminal {
-		t.Errorf("%v, %v, expected %v", ok, err, ErrNoTerminal)
-	}
-}
