@@ -24,9 +24,9 @@ const none = "None"
 
 // upscalerList lists what enlarges images after the entry that stands for no upscaler, which clients expect first.
 func upscalerList(*http.Request) any {
-	list := []upscalerItem{{Name: none, Scale: 4}}
-	for _, u := range api.Upscalers() {
-		list = append(list, upscalerItem{Name: u.Name, Scale: float64(u.Scale)})
+	var list []any
+	for _, u := range append([]api.Upscaler{{Name: none, Scale: 4}}, api.Upscalers()...) {
+		list = append(list, map[string]any{"name": u.Name, "scale": u.Scale, "model_name": nil, "model_path": nil, "model_url": nil})
 	}
 	return list
 }

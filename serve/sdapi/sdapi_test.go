@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"image"
@@ -641,6 +642,33 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// A progress is the response of progress.
+type progress struct {
+	Progress     float64
+	ETARelative  float64 `json:"eta_relative"`
+	CurrentImage *string `json:"current_image"`
+	TextInfo     *string
+	State        struct {
+		JobCount      int `json:"job_count"`
+		JobNo         int `json:"job_no"`
+		SamplingStep  int `json:"sampling_step"`
+		SamplingSteps int `json:"sampling_steps"`
+	}
+}
+
+// described returns what a client reads.
+func described(t *testing.T, response any) (p progress) {
+	t.Helper()
+	text, err := json.Marshal(response)
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // TestQueued checks progress and interrupt of a job that waits, next to one that runs.
 func TestQueued(t *testing.T) {
 	h := New(&fakeEngine{}, Config{})
@@ -651,16 +679,16 @@ func TestQueued(t *testing.T) {
 	waiting, loading, ended := job(engine.Queued), job(engine.Loading), job(engine.Done)
 	r, _ := http.NewRequest("GET", "/", nil)
 	h.begin("", ended)
-	if p := h.progress(r).(progress); p.State.JobCount != 0 {
+	if p := described(t, h.progress(r)); p.State.JobCount != 0 {
 		t.Errorf("ended: %+v", p)
 	}
 	h.begin("", waiting)
-	p := h.progress(r).(progress)
+	p := described(t, h.progress(r))
 	if p.Progress != 0 || p.State.JobCount != 1 || p.TextInfo == nil || *p.TextInfo != "Waiting" || p.ETARelative != 3 {
 		t.Errorf("waiting: %+v", p)
 	}
 	h.begin("", loading)
-	if p := h.progress(r).(progress); p.TextInfo == nil || *p.TextInfo != "Loading base" {
+	if p := described(t, h.progress(r)); p.TextInfo == nil || *p.TextInfo != "Loading base" {
 		t.Errorf("loading: %+v", p)
 	}
 	h.interrupt(r)
