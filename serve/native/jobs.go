@@ -155,34 +155,12 @@ func (a *API) record(id string) *record {
 	return &record{}
 }
 
+// A jsonJob is a job. Events have its prompt and label only if they are queued or position.
 type jsonJob struct {
-	ID          string        `json:"id"`
-	State       engine.State  `json:"state"`
-	Model       string        `json:"model"`
-	Prompt      string        `json:"prompt,omitempty"` // events have it only if they are queued or position
-	Label       string        `json:"label,omitempty"`
-	Ahead       int           `json:"ahead"`
-	Index       int           `json:"index"` // of the image that is being generated, from 0
-	Count       int           `json:"count"`
-	Step        int           `json:"step"`
-	Steps       int           `json:"steps"`
-	Created     time.Time     `json:"created"`
-	Started     time.Time     `json:"started,omitzero"`
-	Ended       time.Time     `json:"ended,omitzero"`
+	engine.Status
 	SecondsLeft float64       `json:"seconds_left,omitempty"`
-	Warnings    []string      `json:"warnings,omitempty"`
-	Answer      *jsonAnswer   `json:"answer,omitempty"`
 	Error       *jsonError    `json:"error,omitempty"`
 	Pictures    []jsonPicture `json:"pictures,omitempty"`
-}
-
-// A jsonAnswer is what a language model wrote for a job: the answer, or the rewritten prompt.
-type jsonAnswer struct {
-	Text         string `json:"text"`
-	Model        string `json:"model,omitempty"` // not if the rewriting was skipped
-	PromptTokens int    `json:"prompt_tokens,omitempty"`
-	Tokens       int    `json:"tokens"`
-	Whole        bool   `json:"whole"` // not ended by max_tokens
 }
 
 // A jsonPicture is a finished image of a job.
@@ -210,18 +188,11 @@ type jsonSeconds struct {
 
 // jobJSON describes a job, with its images unless j is nil.
 func (a *API) jobJSON(ctx context.Context, s engine.Status, j api.Job) jsonJob {
-	v := jsonJob{
-		ID: s.ID, State: s.State, Model: s.Model, Prompt: s.Prompt, Label: s.Label,
-		Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
-		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), SecondsLeft: seconds(s.Left),
-		Warnings: s.Warnings,
-	}
+	s.Created, s.Started, s.Ended = s.Created.UTC(), s.Started.UTC(), s.Ended.UTC()
+	v := jsonJob{Status: s, SecondsLeft: seconds(s.Left)}
 	if s.Err != nil {
 		_, e := describe(s.Err)
 		v.Error = &e
-	}
-	if s.Answer != nil {
-		v.Answer = (*jsonAnswer)(s.Answer)
 	}
 	if j != nil {
 		for _, p := range j.Pictures() {

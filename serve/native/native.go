@@ -174,25 +174,10 @@ func (a *API) openAPI(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-type jsonModel struct {
-	engine.ModelInfo
-	Defaults jsonDefaults `json:"defaults"`
-}
-
-type jsonDefaults struct {
-	Steps             int     `json:"steps"`
-	Guidance          float64 `json:"guidance"`
-	NegativePrompt    string  `json:"negative_prompt,omitempty"`
-	Height            int     `json:"height"`
-	Width             int     `json:"width"`
-	MaxSequenceLength int     `json:"max_sequence_length,omitempty"`
-}
-
 func (a *API) models(w http.ResponseWriter, r *http.Request) error {
-	models := []jsonModel{}
-	for _, m := range a.engine.Models() {
-		m.Created = m.Created.UTC()
-		models = append(models, jsonModel{m, jsonDefaults(m.Defaults)})
+	models := append([]engine.ModelInfo{}, a.engine.Models()...)
+	for i := range models {
+		models[i].Created = models[i].Created.UTC()
 	}
 	return reply(w, http.StatusOK, map[string]any{
 		"models": models, "max_pixels": a.MaxPixels, "max_input_pixels": api.InputPixels(a.MaxPixels),
@@ -200,13 +185,10 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) loras(w http.ResponseWriter, r *http.Request) error {
-	type jsonName struct {
-		Path string `json:"path"`
-	}
-	names := []jsonName{}
+	names := []map[string]string{}
 	if a.LoRAs != nil {
 		for _, name := range a.LoRAs() {
-			names = append(names, jsonName{name})
+			names = append(names, map[string]string{"path": name})
 		}
 	}
 	return reply(w, http.StatusOK, map[string]any{"loras": names})

@@ -246,7 +246,7 @@ func TestSubmit(t *testing.T) {
 		"previews":3}`
 	s.validate(map[string]any{"$ref": "#/components/schemas/JobRequest"}, []byte(body))
 	h := s.call("POST", "/api/v1/jobs", body, 202, &j)
-	if j.ID != "job0" || j.State != engine.Queued || j.Model != "shapes" || j.Count != 2 || h.Get("Location") != "/api/v1/jobs/job0" {
+	if j.ID != "job0" || j.State != engine.Queued || j.Model != "shapes" || j.Images != 2 || h.Get("Location") != "/api/v1/jobs/job0" {
 		t.Errorf("answer %+v", j)
 	}
 	_, r := s.engine.last()
@@ -501,7 +501,7 @@ func TestEvents(t *testing.T) {
 	var kinds []string
 	for i, e := range first {
 		kinds = append(kinds, e.kind)
-		if e.id != fmt.Sprint(i+1) || e.data.ID != "job0" || e.data.Count != 2 {
+		if e.id != fmt.Sprint(i+1) || e.data.ID != "job0" || e.data.Images != 2 {
 			t.Errorf("event %+v", e)
 		}
 	}
@@ -722,7 +722,7 @@ func TestPrivate(t *testing.T) {
 func TestModelsAndSettings(t *testing.T) {
 	s := serve(t, nil)
 	var m struct {
-		Models    []jsonModel
+		Models    []engine.ModelInfo
 		MaxPixels int `json:"max_pixels"`
 		MaxInput  int `json:"max_input_pixels"`
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models/errs"
@@ -27,26 +26,16 @@ type jsonPlan struct {
 
 // A jsonPull is a download. Its names are those of gomflux pull --json.
 type jsonPull struct {
-	ID          string      `json:"id"`
-	Model       string      `json:"model"`
-	State       pulls.State `json:"state"`
-	Own         bool        `json:"own"` // the client can cancel it
-	Bytes       int64       `json:"bytes"`
-	TotalBytes  int64       `json:"total_bytes"`
-	PerSecond   float64     `json:"bytes_per_second"`
-	SecondsLeft float64     `json:"seconds_left"`
-	WaitingFor  string      `json:"waiting_for,omitempty"`
-	Created     time.Time   `json:"created"`
-	Ended       time.Time   `json:"ended,omitzero"`
-	Error       *jsonError  `json:"error,omitempty"`
+	pulls.Status
+	Own         bool       `json:"own"` // the client can cancel it
+	SecondsLeft float64    `json:"seconds_left"`
+	Error       *jsonError `json:"error,omitempty"`
 }
 
 func (a *API) pullJSON(r *http.Request, s pulls.Status) jsonPull {
 	owner := a.owner(r)
-	v := jsonPull{
-		ID: s.ID, Model: s.Model, State: s.State, Own: owner == "" || owner == s.Client, Bytes: s.Here, TotalBytes: s.Bytes,
-		PerSecond: s.PerSecond, SecondsLeft: seconds(s.Left), WaitingFor: s.Waiting, Created: s.Created.UTC(), Ended: s.Ended.UTC(),
-	}
+	s.Created, s.Ended = s.Created.UTC(), s.Ended.UTC()
+	v := jsonPull{Status: s, Own: owner == "" || owner == s.Client, SecondsLeft: seconds(s.Left)}
 	if s.Err != nil {
 		_, e := describe(pullError(s.Err))
 		v.Error = &e

@@ -55,28 +55,19 @@ var (
 	ErrNotOwner = errors.New("another client started the download")
 )
 
-// A State is the state of a download.
-type State string
+// Asking is the first state of a download, which asks the hub for the files. The others are those of a job that runs.
+const Asking engine.State = "asking"
 
-// The states, in order. A download ends as done, failed or canceled.
-const (
-	Asking   State = "asking" // the hub for the files
-	Running  State = "running"
-	Done     State = "done"
-	Failed   State = "failed"
-	Canceled State = "canceled"
-)
-
-// Ended reports whether a download in the state has ended.
-func (s State) Ended() bool { return s == Done || s == Failed || s == Canceled }
-
-// A Status describes a download.
+// A Status describes a download. Its JSON is that of gomflux's own API.
 type Status struct {
-	ID, Client, Model string
-	State             State
+	ID     string       `json:"id"`
+	Client string       `json:"-"`
+	Model  string       `json:"model"`
+	State  engine.State `json:"state"`
 	hub.Progress
-	Created, Ended time.Time // Ended is zero until it ends
-	Err            error     // of a download that failed
+	Created time.Time `json:"created"`
+	Ended   time.Time `json:"ended,omitzero"` // zero until it ends
+	Err     error     `json:"-"`              // of a download that failed
 }
 
 // A Puller downloads models.
@@ -215,7 +206,7 @@ func (d *Pull) fetch(ctx context.Context) error {
 		return err
 	}
 	d.change(func(s *Status) {
-		s.State, s.Progress = Running, hub.Progress{Here: plan.Here, Bytes: plan.Bytes}
+		s.State, s.Progress = engine.Running, hub.Progress{Here: plan.Here, Bytes: plan.Bytes}
 	})
 	_, err = client.Pull(ctx, plan, func(p hub.Progress) { d.change(func(s *Status) { s.Progress = p }) })
 	return err
@@ -228,11 +219,11 @@ func (d *Pull) run(ctx context.Context) {
 	d.change(func(s *Status) {
 		switch {
 		case err == nil:
-			s.State, s.Here = Done, s.Bytes
+			s.State, s.Here = engine.Done, s.Bytes
 		case ctx.Err() != nil:
-			s.State = Canceled
+			s.State = engine.Canceled
 		default:
-			s.State, s.Err = Failed, err
+			s.State, s.Err = engine.Failed, err
 		}
 		s.Ended, s.PerSecond, s.Left, s.Waiting = time.Now(), 0, 0, ""
 		last = *s
