@@ -25,7 +25,7 @@ func (s *Server) mountAPIs() {
 	graphs := comfy.New(kept, comfy.Config{
 		Private: len(s.Tokens) > 0, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels, Origins: append([]string{originOf(s.BaseURL)}, s.readers...),
 	})
-	graphs.Mount(s.mux)
+	graphs.Mount(&s.mux.ServeMux)
 	s.hangUp = func() { own.HangUp(); graphs.HangUp() }
 	site := page.Handler()
 	s.mux.Handle("/{$}", automatic.Root(site)) // the page for browsers

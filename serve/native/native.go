@@ -8,7 +8,6 @@ import (
 	_ "embed"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 
@@ -41,7 +40,7 @@ type Config struct {
 type API struct {
 	Config
 	engine  api.Engine
-	mux     *http.ServeMux
+	mux     api.Mux
 	storing sync.WaitGroup
 
 	mu   sync.Mutex
@@ -102,12 +101,10 @@ func New(e api.Engine, c Config) *API {
 	}
 	c.Log = cmp.Or(c.Log, slog.Default())
 	a := &API{
-		Config: c, engine: e, mux: http.NewServeMux(), jobs: map[string]*record{},
+		Config: c, engine: e, jobs: map[string]*record{},
 		submitted: make(chan struct{}), over: make(chan struct{}),
 	}
-	methods := map[string][]string{}
 	for _, route := range a.routes() {
-		methods[route.path] = append(methods[route.path], route.method)
 		a.mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Cache-Control", "no-store")
 			err := a.missing(route.path)
@@ -119,16 +116,13 @@ func New(e api.Engine, c Config) *API {
 			}
 		})
 	}
-	for path, allowed := range methods {
-		slices.Sort(allowed)
-		a.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Allow", strings.Join(allowed, ", "))
-			a.fail(w, r, &api.Error{Status: http.StatusMethodNotAllowed, Message: "expected " + strings.Join(allowed, " or ")})
-		})
+	a.mux.Refuse = func(w http.ResponseWriter, r *http.Request, status int) {
+		message := "no such path (see /api/v1/openapi.json)"
+		if status == http.StatusMethodNotAllowed {
+			message = "expected " + strings.ReplaceAll(w.Header().Get("Allow"), ", ", " or ")
+		}
+		a.fail(w, r, &api.Error{Status: status, Message: message})
 	}
-	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, api.NotFoundf("no such path (see /api/v1/openapi.json)"))
-	})
 	return a
 }
 

@@ -404,7 +404,7 @@ func TestBadRequests(t *testing.T) {
 	if len(s.engine.requests) != 0 {
 		t.Errorf("%d jobs were submitted", len(s.engine.requests))
 	}
-	if h := s.call("PUT", "/api/v1/jobs", "", 405, nil); h.Get("Allow") != "GET, POST" {
+	if h := s.call("PUT", "/api/v1/jobs", "", 405, nil); h.Get("Allow") != "GET, HEAD, POST" {
 		t.Errorf("Allow: %s", h.Get("Allow"))
 	}
 	s.call("GET", "/api/v1/nothing", "", 404, nil)

@@ -61,8 +61,6 @@ func schedulerList(*http.Request) any {
 	return []any{map[string]any{"name": "automatic", "label": "Automatic", "aliases": nil, "default_rho": -1, "need_inner_model": false}}
 }
 
-func emptyList(*http.Request) any { return []struct{}{} }
-
 // loraList lists LoRAs that prompts can name.
 func (h *Handler) loraList(*http.Request) any {
 	list := []any{}
