@@ -262,6 +262,36 @@ const (
 	edits       = "/v1/images/edits"
 )
 
+// An answer is OpenAI's ImagesResponse. Model and the seeds are additions.
+type answer struct {
+	Created      int64       `json:"created"`
+	Background   string      `json:"background"`
+	Data         []imageData `json:"data"`
+	OutputFormat string      `json:"output_format"`
+	Quality      string      `json:"quality"`
+	Size         string      `json:"size"`
+	Usage        usage       `json:"usage"`
+	Model        string      `json:"model"`
+}
+
+type imageData struct {
+	B64JSON string `json:"b64_json,omitempty"`
+	URL     string `json:"url,omitempty"`
+	Seed    uint64 `json:"seed"`
+}
+
+type usage struct {
+	InputTokens  int          `json:"input_tokens"`
+	InputDetails inputDetails `json:"input_tokens_details"`
+	OutputTokens int          `json:"output_tokens"`
+	TotalTokens  int          `json:"total_tokens"`
+}
+
+type inputDetails struct {
+	ImageTokens int `json:"image_tokens"`
+	TextTokens  int `json:"text_tokens"`
+}
+
 // decodeAnswer reads an answer with status 200 strictly: every field must be known.
 func decodeAnswer(t *testing.T, r *http.Response) answer {
 	t.Helper()
