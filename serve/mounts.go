@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/comfy"
 	"github.com/gomflux/gomflux/serve/native"
@@ -31,8 +30,6 @@ func (s *Server) mountAPIs() {
 	s.mux.Handle("/{$}", automatic.Root(site)) // the page for browsers
 	s.mux.Handle("/page/", site)
 	s.mux.Handle("/v1/", openai.New(kept, openai.Config{
-		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
-		LoRAs:   s.LoRAs,
-		MaxBody: s.MaxBody, MaxInputPixels: api.InputPixels(s.MaxPixels), BaseURL: s.BaseURL,
+		LoRAs: s.LoRAs, MaxBody: s.MaxBody, MaxInputPixels: api.InputPixels(s.MaxPixels), BaseURL: s.BaseURL,
 	}))
 }

@@ -18,17 +18,14 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // A Config configures a Handler. Fields with the value zero stand for the defaults.
 type Config struct {
-	// LoRA returns the LoRA of a name in a request. It must not open what the name may be the
-	// path of. nil refuses LoRAs.
-	LoRA func(name string) (gomflux.LoRA, error)
-	// LoRAs lists names of LoRAs that prompts can name, <lora:name:0.8>. nil leaves those as text.
+	// LoRAs lists names of LoRAs that prompts can name, <lora:name:0.8>. nil leaves those as text. Requests
+	// may have others, which the engine checks.
 	LoRAs func() []string
 	// MaxBody is the largest body of a request in bytes (default 50 MB).
 	MaxBody int64

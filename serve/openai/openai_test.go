@@ -56,6 +56,11 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (api.Job, error
 	if e.submit != nil {
 		return nil, e.submit
 	}
+	for _, l := range r.LoRAs {
+		if l.Path != "style" {
+			return nil, fmt.Errorf("LoRA %s: %w", l.Path, errs.ErrNotFound)
+		}
+	}
 	e.requests = append(e.requests, r)
 	j := &fakeJob{e: e, r: r, canceled: make(chan struct{})}
 	e.jobs = append(e.jobs, j)
@@ -203,12 +208,6 @@ func newFake() *fakeEngine { return &fakeEngine{models: testModels} }
 func testConfig() Config {
 	return Config{
 		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }, MaxInputPixels: 1 << 20,
-		LoRA: func(name string) (gomflux.LoRA, error) {
-			if name != "style" {
-				return gomflux.LoRA{}, fmt.Errorf("LoRA %s: %w", name, errs.ErrNotFound)
-			}
-			return gomflux.LoRA{Path: "owner/style:style.safetensors"}, nil
-		},
 	}
 }
 
@@ -341,8 +340,7 @@ func TestGenerate(t *testing.T) {
 	if !slices.Equal(got.Seeds, []uint64{7, 8, 9}) {
 		t.Errorf("seeds %v", got.Seeds)
 	}
-	const path = "owner/style:style.safetensors"
-	if !slices.Equal(got.LoRAs, []gomflux.LoRA{{Path: path, Scale: 0.5}, {Path: path}}) {
+	if !slices.Equal(got.LoRAs, []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "style"}}) {
 		t.Errorf("LoRAs %v", got.LoRAs)
 	}
 	want := usage{InputTokens: 12, InputDetails: inputDetails{TextTokens: 12}, OutputTokens: 18, TotalTokens: 30}
