@@ -571,7 +571,7 @@ func TestBody(t *testing.T) {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest("POST", prefix+path, nil)
 			r.Body = http.MaxBytesReader(w, io.NopCloser(body), 10)
-			if h.ServeHTTP(w, r); w.Code != status || r.Pattern != prefix+path {
+			if h.ServeHTTP(w, r); w.Code != status || r.Pattern != "POST "+prefix+path {
 				t.Errorf("%s: status %d, expected %d: %s (pattern %s)", path, w.Code, status, w.Body, r.Pattern)
 			}
 		}
