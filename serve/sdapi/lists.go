@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
@@ -73,7 +74,7 @@ func (h *Handler) loraList(*http.Request) any {
 
 // pngInfo answers png-info: the settings in an image file. Without any, the text is empty.
 func (h *Handler) pngInfo(_ *http.Request, f *fields) (any, error) {
-	data, err := decodeBase64(f.text("image"))
+	data, err := api.DecodeBase64(f.text("image"))
 	if err = cmp.Or(f.err, err); err != nil {
 		return nil, err
 	}
