@@ -231,7 +231,7 @@ func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds
 
 func (a *API) listJobs(w http.ResponseWriter, r *http.Request) error {
 	jobs := []jsonJob{}
-	for _, s := range a.engine.Jobs(a.owner(r)) {
+	for _, s := range a.engine.Jobs(a.Owner(r)) {
 		jobs = append(jobs, a.jobJSON(r.Context(), s, nil))
 	}
 	return reply(w, http.StatusOK, map[string]any{"jobs": jobs})
@@ -239,7 +239,7 @@ func (a *API) listJobs(w http.ResponseWriter, r *http.Request) error {
 
 // job returns the job that the path of a request names.
 func (a *API) job(r *http.Request) (api.Job, error) {
-	j, ok := a.engine.Job(r.PathValue("id"), a.owner(r))
+	j, ok := a.engine.Job(r.PathValue("id"), a.Owner(r))
 	if !ok {
 		return nil, api.NotFoundf("no such job (jobs are kept for a limited time after their end)")
 	}

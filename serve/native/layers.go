@@ -76,7 +76,7 @@ func (a *API) storedLayers(r *http.Request, name string, layers []string) (compo
 		return nil, nil, api.NotFoundf("the image has no layers")
 	}
 	for _, name := range append([]string{name}, layers...) {
-		f, _, err := a.Gallery.Open(a.owner(r), name)
+		f, _, err := a.Gallery.Open(a.Owner(r), name)
 		if err != nil {
 			return nil, nil, gone(err)
 		}

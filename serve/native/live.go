@@ -39,7 +39,7 @@ type liveEvent struct {
 
 // live streams the events of all jobs of a client, from whichever API they come.
 func (a *API) live(w http.ResponseWriter, r *http.Request) error {
-	owner := a.owner(r)
+	owner := a.Owner(r)
 	return follow(w, r, "all jobs", func(ctx context.Context) iter.Seq[liveEvent] { return a.liveEvents(ctx, owner) },
 		func(ctx context.Context, e liveEvent) string {
 			if e.id == "" {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/gallery"
@@ -20,18 +19,11 @@ import (
 
 // A Config configures the interface.
 type Config struct {
-	// Private limits clients to their own jobs and images.
-	Private bool
+	api.Config
 	// Gallery stores what jobs generate, nil for no gallery.
 	Gallery *gallery.Gallery
 	// Pulls downloads models, nil for no downloads.
 	Pulls *pulls.Puller
-	// LoRAs lists names of LoRAs that clients may want. Requests may have others, which the
-	// engine checks. It may be nil.
-	LoRAs func() []string
-	// MaxPixels limits the pixels of a generated image, and with [api.InputPixels] those of all images
-	// in a request together. 0 stands for [picture.MaxPixels].
-	MaxPixels int
 	// Log gets errors that no client sees, such as a full disk; nil stands for slog's default.
 	Log *slog.Logger
 }
@@ -96,9 +88,7 @@ func (a *API) routes() []route {
 
 // New returns the interface to an engine. It serves the paths that begin with /api/v1/.
 func New(e api.Engine, c Config) *API {
-	if c.MaxPixels <= 0 || c.MaxPixels > picture.MaxPixels {
-		c.MaxPixels = picture.MaxPixels
-	}
+	c.Config = c.WithDefaults()
 	c.Log = cmp.Or(c.Log, slog.Default())
 	a := &API{
 		Config: c, engine: e, jobs: map[string]*record{},
@@ -152,14 +142,6 @@ func (a *API) Wait(ctx context.Context) error {
 	}
 }
 
-// owner returns the client whose jobs and images a request may see, "" for all.
-func (a *API) owner(r *http.Request) string {
-	if !a.Private {
-		return ""
-	}
-	return engine.Client(r.Context())
-}
-
 func (a *API) warn(err error) { a.Log.Warn("storing images", "error", err.Error()) }
 
 func (a *API) openAPI(w http.ResponseWriter, r *http.Request) error {
@@ -180,10 +162,8 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 
 func (a *API) loras(w http.ResponseWriter, r *http.Request) error {
 	names := []map[string]string{}
-	if a.LoRAs != nil {
-		for _, name := range a.LoRAs() {
-			names = append(names, map[string]string{"path": name})
-		}
+	for _, name := range a.LoRAs() {
+		names = append(names, map[string]string{"path": name})
 	}
 	return reply(w, http.StatusOK, map[string]any{"loras": names})
 }

@@ -57,8 +57,9 @@ func serve(t *testing.T, edit func(*Config)) *service {
 	}
 	t.Cleanup(func() { g.Close() })
 	c := Config{
-		Gallery: g, MaxPixels: 1 << 16, LoRAs: func() []string { return []string{"style"} },
-		Log: slog.New(slog.NewTextHandler(failing{t}, nil)),
+		Config:  api.Config{MaxPixels: 1 << 16, LoRAs: func() []string { return []string{"style"} }},
+		Gallery: g,
+		Log:     slog.New(slog.NewTextHandler(failing{t}, nil)),
 	}
 	if edit != nil {
 		edit(&c)
@@ -766,7 +767,7 @@ func FuzzSubmit(f *testing.F) {
 	f.Add(`{"prompt":"a","seed":1,"count":2,"width":64,"height":64}`)
 	f.Add(`{"image":{"data":"data:image/png;base64,aGVsbG8=","name":"a/b"},"references":[{"data":""}],"loras":[{"path":"x","scale":0}]}`)
 	e := &fakeEngine{}
-	api := New(e, Config{MaxPixels: 1 << 16})
+	api := New(e, Config{Config: api.Config{MaxPixels: 1 << 16}})
 	f.Fuzz(func(t *testing.T, body string) {
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/api/v1/jobs", strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")

@@ -54,7 +54,7 @@ func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
 			return errs.Requestf("favourite: expected true or false, found %q", text)
 		}
 	}
-	page, err := a.Gallery.List(r.Context(), a.owner(r), r.FormValue("after"), n, q)
+	page, err := a.Gallery.List(r.Context(), a.Owner(r), r.FormValue("after"), n, q)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (a *API) picture(w http.ResponseWriter, r *http.Request) error {
 
 // file serves an image of the gallery.
 func (a *API) file(w http.ResponseWriter, r *http.Request, name string) error {
-	f, e, err := a.Gallery.Open(a.owner(r), name)
+	f, e, err := a.Gallery.Open(a.Owner(r), name)
 	if err != nil {
 		return gone(err)
 	}
@@ -109,7 +109,7 @@ func pngHeaders(w http.ResponseWriter, r *http.Request, name string) {
 }
 
 func (a *API) removePicture(w http.ResponseWriter, r *http.Request) error {
-	if err := a.Gallery.Remove(a.owner(r), r.PathValue("name")); err != nil {
+	if err := a.Gallery.Remove(a.Owner(r), r.PathValue("name")); err != nil {
 		return gone(err)
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -124,7 +124,7 @@ func (a *API) removePictures(w http.ResponseWriter, r *http.Request) error {
 	}
 	removed := 0
 	for _, name := range names {
-		err := a.Gallery.Remove(a.owner(r), name)
+		err := a.Gallery.Remove(a.Owner(r), name)
 		if err == nil {
 			removed++
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +136,7 @@ func (a *API) removePictures(w http.ResponseWriter, r *http.Request) error {
 
 // setFavourite makes an image a favourite with PUT, and takes that back with DELETE.
 func (a *API) setFavourite(w http.ResponseWriter, r *http.Request) error {
-	err := a.Gallery.SetFavourite(a.owner(r), r.PathValue("name"), r.Method == http.MethodPut)
+	err := a.Gallery.SetFavourite(a.Owner(r), r.PathValue("name"), r.Method == http.MethodPut)
 	if errors.Is(err, gallery.ErrFull) {
 		return &api.Error{Status: http.StatusConflict, Code: "gallery_full", Message: err.Error()}
 	}
@@ -169,9 +169,9 @@ func (a *API) settings(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return errs.Requestf("%v", err)
 	}
-	if known := a.LoRAs; known != nil && !found.Source.NamesModel() && len(found.Settings.LoRAs) > 0 {
-		for i, l := range found.Settings.LoRAs {
-			found.Settings.LoRAs[i] = l.Named(known())
+	for i, l := range found.Settings.LoRAs {
+		if !found.Source.NamesModel() {
+			found.Settings.LoRAs[i] = l.Named(a.LoRAs())
 		}
 	}
 	v := jsonFound{

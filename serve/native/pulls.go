@@ -33,7 +33,7 @@ type jsonPull struct {
 }
 
 func (a *API) pullJSON(r *http.Request, s pulls.Status) jsonPull {
-	owner := a.owner(r)
+	owner := a.Owner(r)
 	s.Created, s.Ended = s.Created.UTC(), s.Ended.UTC()
 	v := jsonPull{Status: s, Own: owner == "" || owner == s.Client, SecondsLeft: seconds(s.Left)}
 	if s.Err != nil {
@@ -135,7 +135,7 @@ func (a *API) cancelPull(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := d.Cancel(a.owner(r)); err != nil {
+	if err := d.Cancel(a.Owner(r)); err != nil {
 		return pullError(err)
 	}
 	return reply(w, http.StatusAccepted, a.pullJSON(r, d.Status()))

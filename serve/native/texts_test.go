@@ -52,7 +52,8 @@ func TestTexts(t *testing.T) {
 	if e := events[1].data; events[1].kind != "text" || e.Text != "hm" || !e.Thinking {
 		t.Errorf("event %+v", e)
 	}
-	if e := events[3].data; events[3].kind != "written" || e.Answer == nil || *e.Answer != (gomflux.Answer{Text: "a cat", Model: "shapes", PromptTokens: 9, Tokens: 3, Whole: true}) {
+	answer := gomflux.Answer{Text: "a cat", Model: "shapes", PromptTokens: 9, Tokens: 3, Whole: true}
+	if e := events[3].data; events[3].kind != "written" || e.Answer == nil || *e.Answer != answer {
 		t.Errorf("event %+v", e)
 	}
 	s.call("DELETE", "/api/v1/jobs/job0/enhance", "", 202, nil)

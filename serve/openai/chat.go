@@ -110,7 +110,7 @@ func (h *Handler) chatRequest(f *form) (*exchange, error) {
 	if err := x.chooseModel(h.engine.Models(), name, len(f.images) > 0); err != nil {
 		return nil, err
 	}
-	images, _, err := f.decode(h.config.MaxInputPixels)
+	images, _, err := f.decode(api.InputPixels(h.config.MaxPixels))
 	for _, message := range x.job.Messages {
 		for i, p := range message.Parts {
 			if p.Text == "" && len(images) > 0 {

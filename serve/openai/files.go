@@ -5,10 +5,13 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// maxFiles limits the bytes of all images that are kept under URLs.
-const maxFiles = 256 << 20
+const (
+	maxFiles  = 256 << 20 // bytes of all images that are kept under URLs
+	keepFiles = time.Hour // for which an image is kept
+)
 
 // serveFile serves an image, which is kept under an unguessable name for a while. Knowing the name is the
 // permission to read it.

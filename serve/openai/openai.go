@@ -24,16 +24,9 @@ import (
 
 // A Config configures a Handler. Fields with the value zero stand for the defaults.
 type Config struct {
-	// LoRAs lists names of LoRAs that prompts can name, <lora:name:0.8>. nil leaves those as text. Requests
-	// may have others, which the engine checks.
-	LoRAs func() []string
+	api.Config
 	// MaxBody is the largest body of a request in bytes (default 50 MB).
 	MaxBody int64
-	// MaxInputPixels is the largest number of pixels of all images of a request (default 64
-	// million).
-	MaxInputPixels int
-	// KeepFiles is how long images are kept under URLs (default an hour).
-	KeepFiles time.Duration
 	// BaseURL is the beginning of URLs, such as https://example.com. "" stands for the host of
 	// the request.
 	BaseURL string
@@ -53,14 +46,13 @@ type Handler struct {
 // New returns the handler of an engine.
 func New(e api.Engine, c Config) *Handler {
 	c.MaxBody = cmp.Or(c.MaxBody, 50_000_000)
-	c.MaxInputPixels = cmp.Or(c.MaxInputPixels, 64_000_000)
-	c.KeepFiles = cmp.Or(c.KeepFiles, time.Hour)
+	c.Config = c.WithDefaults()
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	h := &Handler{
 		engine: e, config: c,
-		files: api.Files{Keep: c.KeepFiles, Most: maxFiles, Now: c.Now},
+		files: api.Files{Keep: keepFiles, Most: maxFiles, Now: c.Now},
 		tick:  api.Beat,
 	}
 	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request) error{

@@ -207,7 +207,7 @@ func newFake() *fakeEngine { return &fakeEngine{models: testModels} }
 
 func testConfig() Config {
 	return Config{
-		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }, MaxInputPixels: 1 << 20,
+		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }, Config: api.Config{MaxPixels: 1 << 18},
 	}
 }
 

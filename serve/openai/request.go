@@ -123,10 +123,8 @@ func (h *Handler) parse(f *form, edit bool) (*request, error) {
 	if r.job.LoRAs, err = f.loras(); err != nil {
 		return nil, err
 	}
-	if h.config.LoRAs != nil {
-		if err := api.CutLoRAs(&r.job, h.config.LoRAs, maxLoRAs); err != nil {
-			return nil, invalid(promptField, "%v", err)
-		}
+	if err := api.CutLoRAs(&r.job, h.config.LoRAs, maxLoRAs); err != nil {
+		return nil, invalid(promptField, "%v", err)
 	}
 	if !edit {
 		return r, nil
@@ -137,7 +135,7 @@ func (h *Handler) parse(f *form, edit bool) (*request, error) {
 // addImages decodes the images of an edit.
 func (h *Handler) addImages(r *request, f *form, model *engine.ModelInfo, strength float64) error {
 	masked := f.mask != nil
-	decoded, sources, err := f.decode(h.config.MaxInputPixels)
+	decoded, sources, err := f.decode(api.InputPixels(h.config.MaxPixels))
 	if err != nil {
 		return err
 	}

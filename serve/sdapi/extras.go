@@ -76,7 +76,7 @@ func (h *Handler) enlarge(r *http.Request, f *fields, texts []string) ([]string,
 		}
 		name = u.Name
 	}
-	left := api.InputPixels(h.maxPixels)
+	left := api.InputPixels(h.MaxPixels)
 	var images []image.Image
 	for _, text := range texts {
 		decoded, err := decodeImage(text, &left)
@@ -88,7 +88,7 @@ func (h *Handler) enlarge(r *http.Request, f *fields, texts []string) ([]string,
 	if name != "" && !strings.EqualFold(name, none) {
 		var large []image.Image
 		q := &engine.Request{Client: engine.Client(r.Context()), Upscale: &engine.Upscaling{
-			Upscaler: name, Images: images, UpscaleOptions: o, MaxPixels: h.maxPixels,
+			Upscaler: name, Images: images, UpscaleOptions: o, MaxPixels: h.MaxPixels,
 			Done: func(img image.Image) { large = append(large, img) },
 		}}
 		if _, err := h.run(r.Context(), q); err != nil {

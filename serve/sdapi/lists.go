@@ -65,7 +65,7 @@ func schedulerList(*http.Request) any {
 // loraList lists LoRAs that prompts can name.
 func (h *Handler) loraList(*http.Request) any {
 	list := []any{}
-	for _, name := range h.loras() {
+	for _, name := range h.LoRAs() {
 		tag := (&picture.LoRA{Path: name}).Tag()
 		list = append(list, map[string]any{"name": tag, "alias": tag, "path": name, "metadata": struct{}{}})
 	}

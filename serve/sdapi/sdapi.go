@@ -8,12 +8,10 @@
 package sdapi
 
 import (
-	"cmp"
 	"net/http"
 	"strings"
 	"sync"
 
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -21,23 +19,11 @@ import (
 // prefix is the start of all paths, except that of [Handler.Root].
 const prefix = "/sdapi/v1/"
 
-// A Config configures a handler.
-type Config struct {
-	// LoRAs lists names of LoRAs for clients that show them. Prompts may name others, which the
-	// engine must check: a name is passed on as it is, and must not be opened as a path. nil
-	// stands for an empty list.
-	LoRAs func() []string
-	// MaxPixels is the largest number of pixels of a generated image, which bounds the images of a request
-	// by [api.InputPixels]. 0 stands for [picture.MaxPixels].
-	MaxPixels int
-}
-
 // A Handler answers the requests under /sdapi/v1/.
 type Handler struct {
-	engine    api.Engine
-	loras     func() []string
-	maxPixels int
-	mux       api.Mux
+	api.Config
+	engine api.Engine
+	mux    api.Mux
 
 	mu     sync.Mutex
 	chosen map[string]string // the model that a client chose, by client
@@ -45,15 +31,8 @@ type Handler struct {
 }
 
 // New returns a handler of the requests under /sdapi/v1/.
-func New(e api.Engine, c Config) *Handler {
-	h := &Handler{
-		engine: e, loras: c.LoRAs,
-		maxPixels: cmp.Or(c.MaxPixels, picture.MaxPixels),
-		chosen:    map[string]string{}, runs: map[string][]*run{},
-	}
-	if h.loras == nil {
-		h.loras = func() []string { return nil }
-	}
+func New(e api.Engine, c api.Config) *Handler {
+	h := &Handler{Config: c.WithDefaults(), engine: e, chosen: map[string]string{}, runs: map[string][]*run{}}
 	get := func(f func(r *http.Request) any) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) { api.WriteJSON(w, http.StatusOK, f(r)) }
 	}
