@@ -246,21 +246,16 @@ func (a *API) job(r *http.Request) (api.Job, error) {
 	return j, nil
 }
 
-func (a *API) showJob(w http.ResponseWriter, r *http.Request) error {
-	j, err := a.job(r)
-	if err != nil {
-		return err
+// onJob returns the handler of a request that does something with a job, which is then described.
+func (a *API) onJob(status int, do func(api.Job)) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		j, err := a.job(r)
+		if err != nil {
+			return err
+		}
+		do(j)
+		return reply(w, status, a.jobJSON(r.Context(), j.Status(), j))
 	}
-	return reply(w, http.StatusOK, a.jobJSON(r.Context(), j.Status(), j))
-}
-
-func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
-	j, err := a.job(r)
-	if err != nil {
-		return err
-	}
-	j.Cancel()
-	return reply(w, http.StatusAccepted, a.jobJSON(r.Context(), j.Status(), j))
 }
 
 // jobPicture serves an image of a job, from the gallery if it is there.

@@ -55,9 +55,9 @@ func (a *API) routes() []route {
 	return []route{
 		{"POST", "/api/v1/jobs", a.submit},
 		{"GET", "/api/v1/jobs", a.listJobs},
-		{"GET", "/api/v1/jobs/{id}", a.showJob},
-		{"DELETE", "/api/v1/jobs/{id}", a.cancel},
-		{"DELETE", "/api/v1/jobs/{id}/enhance", a.skip},
+		{"GET", "/api/v1/jobs/{id}", a.onJob(http.StatusOK, func(api.Job) {})},
+		{"DELETE", "/api/v1/jobs/{id}", a.onJob(http.StatusAccepted, api.Job.Cancel)},
+		{"DELETE", "/api/v1/jobs/{id}/enhance", a.onJob(http.StatusAccepted, api.Job.Skip)},
 		{"POST", "/api/v1/enhance", func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, false) }},
 		{"POST", "/api/v1/describe", func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, true) }},
 		{"GET", "/api/v1/jobs/{id}/events", a.events},
