@@ -18,44 +18,40 @@ import (
 // A record is what the interface knows about a job in addition to the engine.
 type record struct {
 	mu      sync.Mutex
-	names   map[int]string   // of images in the gallery, by index; "" for those that could not be stored
-	inside  map[int][]string // names of their layers
-	changed chan struct{}    // closed when names changes
+	images  map[int]stored // by index
+	changed chan struct{}  // closed when images changes
 }
 
-// stored notes the names of an image and its layers.
-func (r *record) stored(index int, name string, layers []string) {
+// A stored image has a name in the gallery, "" if it could not be stored, and so have its layers.
+type stored struct {
+	name   string
+	layers []string
+}
+
+// add notes the names of an image.
+func (r *record) add(index int, s stored) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.inside[index] = layers
-	r.names[index] = name
+	r.images[index] = s
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// name returns the name of an image, "" if it is not in the gallery.
-func (r *record) name(index int) string {
+// image returns the names of an image, and whether it was stored, or could not be. Otherwise the channel is closed
+// when another image was.
+func (r *record) image(index int) (s stored, ok bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.names[index]
+	s, ok = r.images[index]
+	return s, ok, r.changed
 }
 
-// layers returns the names of an image's layers, nil if they are not in the gallery.
-func (r *record) layers(index int) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.inside[index]
-}
-
-// wait is name after waiting for the image to be stored.
+// wait returns the name of an image after waiting for it to be stored.
 func (r *record) wait(ctx context.Context, index int) string {
 	for {
-		r.mu.Lock()
-		name, ok := r.names[index]
-		changed := r.changed
-		r.mu.Unlock()
+		s, ok, changed := r.image(index)
 		if ok {
-			return name
+			return s.name
 		}
 		select {
 		case <-changed:
@@ -107,7 +103,7 @@ func (a *API) Keep(j api.Job, client string) {
 	if a.Gallery == nil {
 		return
 	}
-	rec := &record{names: map[int]string{}, inside: map[int][]string{}, changed: make(chan struct{})}
+	rec := &record{images: map[int]stored{}, changed: make(chan struct{})}
 	a.remember(j.ID(), rec)
 	if !a.Private {
 		client = ""
@@ -123,14 +119,14 @@ func (a *API) store(j api.Job, rec *record, owner string) {
 			continue
 		}
 		p := e.Picture
-		name, layers := "", []string(nil)
+		var s stored
 		err := engine.Protect(a.Log, "job", j.ID(), func() (err error) {
-			if layers, err = a.storeLayers(owner, p); err != nil {
+			if s.layers, err = a.storeLayers(owner, p); err != nil {
 				return err
 			}
 			entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
 			if err == nil {
-				name = entry.Name
+				s.name = entry.Name
 			}
 			return err
 		})
@@ -138,7 +134,7 @@ func (a *API) store(j api.Job, rec *record, owner string) {
 			a.warn(err)
 			all = false
 		}
-		rec.stored(p.Index, name, layers)
+		rec.add(p.Index, s)
 	}
 	if all {
 		j.Stored()
@@ -205,7 +201,7 @@ func (a *API) jobJSON(ctx context.Context, s engine.Status, j api.Job) jsonJob {
 // pictureJSON describes an image of a job. It waits for one that is being stored, so that each has one address.
 func (a *API) pictureJSON(ctx context.Context, id string, p *engine.Picture) jsonPicture {
 	rec, name := a.record(id), ""
-	if rec.names != nil && a.Gallery != nil {
+	if rec.images != nil && a.Gallery != nil {
 		name = rec.wait(ctx, p.Index)
 	}
 	url := "/api/v1/jobs/" + id + "/pictures/" + strconv.Itoa(p.Index)
@@ -271,8 +267,8 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 		if which := r.FormValue("layer"); which != "" {
 			return a.layer(w, r, j, p, which)
 		}
-		if name := a.record(j.ID()).name(p.Index); name != "" {
-			return a.file(w, r, name)
+		if s, _, _ := a.record(j.ID()).image(p.Index); s.name != "" {
+			return a.file(w, r, s.name)
 		}
 		var b bytes.Buffer
 		if err := api.EncodePNG(&b, p.Result.Pixels(), p.Result.Settings); err != nil {

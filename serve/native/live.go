@@ -20,15 +20,7 @@ func (a *API) announce() {
 }
 
 // HangUp ends the streams of those who follow all jobs, whose jobs have ended.
-func (a *API) HangUp() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	select {
-	case <-a.over:
-	default:
-		close(a.over)
-	}
-}
+func (a *API) HangUp() { close(a.over) }
 
 // A liveEvent is an event of a job, or the list of jobs with which a stream begins.
 type liveEvent struct {
