@@ -14,6 +14,7 @@ import (
 	"image"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -45,7 +46,9 @@ var ownName = regexp.MustCompile(`^gomflux-(\d{8}-\d{6}\.\d{6})-([0-9a-f]{16})-[
 const markEnd = ".favourite"
 
 // ErrFull is the error of one favourite too many: half of the gallery is for other images.
-var ErrFull = errors.New("the favourites would exceed half of the gallery's size")
+var ErrFull = &api.Error{
+	Status: http.StatusConflict, Code: "gallery_full", Message: "the favourites would exceed half of the gallery's size",
+}
 
 // abandoned is the age of a temporary file that no process writes any more.
 const abandoned = 24 * time.Hour

@@ -137,9 +137,6 @@ func (a *API) removePictures(w http.ResponseWriter, r *http.Request) error {
 // setFavourite makes an image a favourite with PUT, and takes that back with DELETE.
 func (a *API) setFavourite(w http.ResponseWriter, r *http.Request) error {
 	err := a.Gallery.SetFavourite(a.Owner(r), r.PathValue("name"), r.Method == http.MethodPut)
-	if errors.Is(err, gallery.ErrFull) {
-		return &api.Error{Status: http.StatusConflict, Code: "gallery_full", Message: err.Error()}
-	}
 	if err != nil {
 		return gone(err)
 	}

@@ -3,7 +3,6 @@ package native
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 
@@ -33,9 +32,6 @@ func (a *API) savePreset(w http.ResponseWriter, r *http.Request) error {
 		return errs.Requestf("image, mask and references: presets have no images")
 	}
 	err := a.Gallery.SavePreset(a.Owner(r), gallery.Preset{Name: r.PathValue("name"), Settings: json.RawMessage(text.Bytes())})
-	if wrong, ok := errors.AsType[*gallery.PresetError](err); ok {
-		return errs.Requestf("%v", wrong)
-	}
 	if err != nil {
 		return err
 	}
