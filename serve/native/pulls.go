@@ -67,9 +67,9 @@ func (a *API) listPulls(w http.ResponseWriter, r *http.Request) error {
 	for _, s := range p.Pulls() {
 		downloads = append(downloads, a.pullJSON(r, s))
 	}
-	v := map[string]any{"allowed": p.Refusal() == "", "models": append([]pulls.Model{}, p.Models()...), "pulls": downloads}
-	if p.Refusal() != "" {
-		v["reason"] = p.Refusal()
+	v := map[string]any{"allowed": p.Refusal == "", "models": append([]pulls.Model{}, p.Models()...), "pulls": downloads}
+	if p.Refusal != "" {
+		v["reason"] = p.Refusal
 	}
 	return reply(w, http.StatusOK, v)
 }

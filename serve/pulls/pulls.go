@@ -72,7 +72,7 @@ type Status struct {
 
 // A Puller downloads models.
 type Puller struct {
-	config Config
+	Config
 	asking chan struct{} // limits the requests of [Puller.Plan] to the hub
 
 	mu      sync.Mutex
@@ -96,23 +96,17 @@ type Pull struct {
 }
 
 // New returns a Puller.
-func New(c Config) *Puller { return &Puller{config: c, asking: make(chan struct{}, 1)} }
-
-// Models lists what can be downloaded.
-func (p *Puller) Models() []Model { return p.config.Models() }
-
-// Refusal returns why clients may not start downloads, "" if they may.
-func (p *Puller) Refusal() string { return p.config.Refusal }
+func New(c Config) *Puller { return &Puller{Config: c, asking: make(chan struct{}, 1)} }
 
 // find returns the model with a name.
 func (p *Puller) find(name string) (Model, error) {
-	models := p.config.Models()
+	models := p.Models()
 	i := slices.IndexFunc(models, func(m Model) bool { return m.Name == name })
 	if i < 0 {
 		return Model{}, fmt.Errorf("%.200q: %w (it is unknown, or complete already)", name, ErrUnknown)
 	}
-	if p.config.Refusal != "" {
-		return Model{}, fmt.Errorf("%w: %s (%s)", ErrRefused, p.config.Refusal, models[i].Command)
+	if p.Refusal != "" {
+		return Model{}, fmt.Errorf("%w: %s (%s)", ErrRefused, p.Refusal, models[i].Command)
 	}
 	return models[i], nil
 }
@@ -146,14 +140,14 @@ func (p *Puller) Plan(ctx context.Context, name string) (*Plan, error) {
 		m.Licence = family.LicenceNamed(plan.Info.Licence)
 	}
 	found := &Plan{Plan: plan, Model: m, Space: plan.CheckSpace()}
-	if p.config.Warnings != nil {
-		found.Warnings = p.config.Warnings(plan)
+	if p.Warnings != nil {
+		found.Warnings = p.Warnings(plan)
 	}
 	return found, nil
 }
 
 func (p *Puller) plan(ctx context.Context, m Model) (*hub.Client, *hub.Plan, error) {
-	client, err := p.config.Client()
+	client, err := p.Config.Client()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -214,7 +208,7 @@ func (d *Pull) fetch(ctx context.Context) error {
 
 // run downloads the model, and reports how that ends.
 func (d *Pull) run(ctx context.Context) {
-	err := engine.Protect(d.puller.config.Log, "download", d.Status().ID, func() error { return d.fetch(ctx) })
+	err := engine.Protect(d.puller.Log, "download", d.Status().ID, func() error { return d.fetch(ctx) })
 	var last Status
 	d.change(func(s *Status) {
 		switch {
@@ -228,8 +222,8 @@ func (d *Pull) run(ctx context.Context) {
 		s.Ended, s.PerSecond, s.Left, s.Waiting = time.Now(), 0, 0, ""
 		last = *s
 	})
-	if d.puller.config.Ended != nil {
-		d.puller.config.Ended(last)
+	if d.puller.Ended != nil {
+		d.puller.Ended(last)
 	}
 }
 

@@ -120,7 +120,7 @@ func TestResume(t *testing.T) {
 		t.Errorf("the download began at %d", begin())
 	}
 	release()
-	p.Puller = New(p.config)
+	p.Puller = New(p.Config)
 	if d, err = p.Start("mine", ""); err != nil {
 		t.Fatal(err)
 	}
