@@ -151,9 +151,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ConnContext: withConn, ConnState: s.waiting.changed,
 		TLSConfig: s.TLS, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
-	places := limit(l, s.most)
-	places.full = func() { s.waiting.makeRoom(s.timing.spare) }
-	l = places
+	l = limit(l, s.most, func() { s.waiting.makeRoom(s.timing.spare) })
 	failed := make(chan error, 1)
 	go func() {
 		if s.TLS != nil {
