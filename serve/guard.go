@@ -79,7 +79,7 @@ func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, request)
 }
 
-// setHeaders sets the headers of every answer. Pages set a policy that allows more.
+// setHeaders sets the headers of every answer, of whichever API. Pages set a policy that allows more.
 func setHeaders(h http.Header, id string) {
 	h.Set("X-Request-Id", id)
 	h.Set("X-Content-Type-Options", "nosniff")

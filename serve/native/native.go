@@ -96,7 +96,6 @@ func New(e api.Engine, c Config) *API {
 	}
 	for _, route := range a.routes() {
 		a.mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "no-store")
 			err := a.missing(route.path)
 			if err == nil {
 				err = route.handle(w, r)

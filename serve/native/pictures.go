@@ -100,7 +100,6 @@ func (a *API) file(w http.ResponseWriter, r *http.Request, name string) error {
 func pngHeaders(w http.ResponseWriter, r *http.Request, name string) {
 	h := w.Header()
 	h.Set("Content-Type", "image/png")
-	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	h.Set("Cache-Control", "private, max-age=31536000, immutable")
 	if r.FormValue("download") != "" {

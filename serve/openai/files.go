@@ -25,7 +25,6 @@ func (h *Handler) serveFile(w http.ResponseWriter, r *http.Request) error {
 	head.Set("Content-Type", "image/"+strings.TrimPrefix(path.Ext(name), "."))
 	head.Set("Content-Length", strconv.Itoa(len(data)))
 	head.Set("Cache-Control", "private, no-store")
-	head.Set("X-Content-Type-Options", "nosniff")
 	head.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	if r.Method != http.MethodHead {
 		w.Write(data) // a client that went away is no error of the server
