@@ -572,7 +572,7 @@ func TestNobodyReads(t *testing.T) {
 	}
 	var g jsonGallery
 	s.call("GET", "/api/v1/pictures", "", 200, &g)
-	if g.Count != 1 || len(g.Pictures) != 1 || g.Bytes == 0 || g.MaxBytes != gallery.DefaultSize {
+	if g.Count != 1 || len(g.Pictures) != 1 || g.Bytes == 0 || g.Size != gallery.DefaultSize {
 		t.Fatalf("gallery %+v", g)
 	}
 	p := g.Pictures[0]

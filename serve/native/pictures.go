@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/models/errs"
@@ -23,10 +22,8 @@ const (
 
 // A jsonEntry is an image in the gallery.
 type jsonEntry struct {
-	Name      string                     `json:"name"`
+	*gallery.Entry
 	URL       string                     `json:"url"`
-	Created   time.Time                  `json:"created"`
-	Bytes     int64                      `json:"bytes"`
 	Width     int                        `json:"width,omitempty"`
 	Height    int                        `json:"height,omitempty"`
 	Favourite bool                       `json:"favourite"`
@@ -35,10 +32,7 @@ type jsonEntry struct {
 
 type jsonGallery struct {
 	Pictures []jsonEntry `json:"pictures"`
-	Next     string      `json:"next,omitempty"`
-	Count    int         `json:"count"`
-	Bytes    int64       `json:"bytes"`
-	MaxBytes int64       `json:"max_bytes"`
+	gallery.Page
 }
 
 func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
@@ -58,9 +52,9 @@ func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	v := jsonGallery{Pictures: []jsonEntry{}, Next: page.Next, Count: page.Count, Bytes: page.Bytes, MaxBytes: page.Size}
+	v := jsonGallery{Pictures: []jsonEntry{}, Page: page}
 	for _, e := range page.Entries {
-		item := jsonEntry{Name: e.Name, URL: "/api/v1/pictures/" + e.Name, Created: e.Created, Bytes: e.Bytes, Favourite: e.Favourite()}
+		item := jsonEntry{Entry: e, URL: "/api/v1/pictures/" + e.Name, Favourite: e.Favourite()}
 		if found := a.Gallery.Settings(r.Context(), e); found != nil {
 			item.Width, item.Height = found.Width, found.Height
 			if item.Settings, err = plainjson.Fields(found.Settings, found.Has); err != nil {
