@@ -18,13 +18,7 @@ import (
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
-func (h *Handler) txt2img(r *http.Request, f *fields) (any, error) {
-	return h.generate(r.Context(), f, false)
-}
-func (h *Handler) img2img(r *http.Request, f *fields) (any, error) {
-	return h.generate(r.Context(), f, true)
-}
-
+// generate answers txt2img or img2img.
 func (h *Handler) generate(ctx context.Context, f *fields, img2img bool) (any, error) {
 	req, err := parseRequest(f, img2img)
 	if err != nil {

@@ -45,8 +45,8 @@ func New(e api.Engine, c api.Config) *Handler {
 	}
 	seeMetrics := map[string]string{"error": "see /metrics"}
 	routes := map[string]http.HandlerFunc{
-		"POST txt2img":             post(h.txt2img),
-		"POST img2img":             post(h.img2img),
+		"POST txt2img":             post(func(r *http.Request, f *fields) (any, error) { return h.generate(r.Context(), f, false) }),
+		"POST img2img":             post(func(r *http.Request, f *fields) (any, error) { return h.generate(r.Context(), f, true) }),
 		"GET options":              get(h.options),
 		"POST options":             post(h.setOptions),
 		"GET sd-models":            get(h.modelList),
