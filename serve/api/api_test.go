@@ -94,7 +94,7 @@ func TestFollow(t *testing.T) {
 				default:
 					return errors.New("2")
 				}
-				return s.Event("", i)
+				return s.Event(0, "", i)
 			})
 			if w.Body.String() != test.text || (err == nil) != (test.err == "") || err != nil && err.Error() != test.err {
 				t.Errorf("%s: %q, %v", name, w.Body, err)

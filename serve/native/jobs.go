@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
@@ -298,13 +297,4 @@ type jsonPreview struct {
 	Width  int    `json:"width"`
 	Height int    `json:"height"`
 	Data   []byte `json:"data"` // base64 in JSON
-}
-
-// marshal is [plainjson.Marshal] for values that can be marshalled.
-func marshal(v any) []byte {
-	text, err := plainjson.Marshal(v, "")
-	if err != nil {
-		panic(err)
-	}
-	return text
 }

@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"net/http"
 	"slices"
@@ -33,11 +32,11 @@ type liveEvent struct {
 func (a *API) live(w http.ResponseWriter, r *http.Request) error {
 	owner := a.Owner(r)
 	return follow(w, r, "all jobs", func(ctx context.Context) iter.Seq[liveEvent] { return a.liveEvents(ctx, owner) },
-		func(ctx context.Context, e liveEvent) string {
+		func(ctx context.Context, s *api.Stream, e liveEvent) error {
 			if e.id == "" {
-				return fmt.Sprintf("event: jobs\ndata: %s\n\n", marshal(map[string]any{"jobs": e.jobs}))
+				return s.Event(0, "jobs", map[string]any{"jobs": e.jobs})
 			}
-			return a.eventText(ctx, e.id, string(e.Kind), e.Event)
+			return a.send(ctx, s, e.id, string(e.Kind), e.Event)
 		})
 }
 

@@ -3,7 +3,6 @@ package native
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/gomflux/gomflux/internal/hub"
@@ -148,11 +147,11 @@ func (a *API) pullEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return follow(w, r, "download", d.Watch, func(_ context.Context, s pulls.Status) string {
+	return follow(w, r, "download", d.Watch, func(_ context.Context, stream *api.Stream, s pulls.Status) error {
 		kind := "progress"
 		if s.State.Ended() {
 			kind = string(s.State)
 		}
-		return fmt.Sprintf("event: %s\ndata: %s\n\n", kind, marshal(a.pullJSON(r, s)))
+		return stream.Event(0, kind, a.pullJSON(r, s))
 	})
 }

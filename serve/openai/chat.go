@@ -56,7 +56,7 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 		if role != "" { // only the first one has it
 			delta["role"], role = role, ""
 		}
-		return s.Event("", completion("chat.completion.chunk", nil,
+		return s.Event(0, "", completion("chat.completion.chunk", nil,
 			map[string]any{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": finish}))
 	}
 	event := func(s *api.Stream, e engine.Event) error {
@@ -68,7 +68,7 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 			if err := chunk(s, map[string]string{}, finish); err != nil || !options.Usage {
 				return err
 			}
-			return s.Event("", completion("chat.completion.chunk", usage))
+			return s.Event(0, "", completion("chat.completion.chunk", usage))
 		}
 		return ended(s, e)
 	}

@@ -132,7 +132,7 @@ func (h *Handler) run(w http.ResponseWriter, r *http.Request, x *exchange,
 		if err == nil || !s.Begun {
 			return err
 		}
-		_ = s.Event("error", map[string]*apiError{"error": publicError(err)}) // which OpenAI's clients raise; they may be gone
+		_ = s.Event(0, "error", map[string]*apiError{"error": publicError(err)}) // which OpenAI's clients raise; they may be gone
 		return nil
 	}
 	if err := job.Wait(r.Context()); err != nil {

@@ -44,7 +44,7 @@ func (h *Handler) send(s *api.Stream, req *request, kind string, file []byte, mo
 		"size": req.size, "quality": req.quality, "background": opaque, "output_format": req.format,
 	}
 	maps.Copy(event, more)
-	return s.Event(prefix+kind, event)
+	return s.Event(0, prefix+kind, event)
 }
 
 func (h *Handler) preview(s *api.Stream, req *request, e engine.Event) error {
