@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"image"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -49,11 +48,6 @@ type Request struct {
 type Sources struct {
 	Image, Mask *picture.SourceImage
 	References  []picture.SourceImage
-}
-
-// record adds the files to settings.
-func (s Sources) record(to *picture.Settings) {
-	to.Image, to.Mask, to.References = s.Image, s.Mask, slices.Clone(s.References)
 }
 
 // A State is the state of a job.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -350,7 +351,8 @@ func (e *Engine) generate(j *Job, r *Request) error {
 		}
 		took := e.now().Sub(start) / time.Duration(len(results))
 		for _, result := range results {
-			r.Sources.record(&result.Settings)
+			to, from := &result.Settings, r.Sources
+			to.Image, to.Mask, to.References = from.Image, from.Mask, slices.Clone(from.References)
 			e.finished(j, &Picture{Index: i, Seed: r.Seeds[i], Result: result}, took)
 			i++
 		}
