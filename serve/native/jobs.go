@@ -242,7 +242,7 @@ func (a *API) job(r *http.Request) (api.Job, error) {
 }
 
 // onJob returns the handler of a request that does something with a job, which is then described.
-func (a *API) onJob(status int, do func(api.Job)) func(http.ResponseWriter, *http.Request) error {
+func (a *API) onJob(status int, do func(api.Job)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		j, err := a.job(r)
 		if err != nil {

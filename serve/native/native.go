@@ -45,44 +45,42 @@ type API struct {
 //go:embed openapi.json
 var openAPI []byte
 
-// A route is a method and a path with its handler.
-type route struct {
-	method, path string
-	handle       func(w http.ResponseWriter, r *http.Request) error
-}
+// A handler answers a request, unless it returns an error.
+type handler func(w http.ResponseWriter, r *http.Request) error
 
-func (a *API) routes() []route {
-	return []route{
-		{"POST", "/api/v1/jobs", a.submit},
-		{"GET", "/api/v1/jobs", a.listJobs},
-		{"GET", "/api/v1/jobs/{id}", a.onJob(http.StatusOK, func(api.Job) {})},
-		{"DELETE", "/api/v1/jobs/{id}", a.onJob(http.StatusAccepted, api.Job.Cancel)},
-		{"DELETE", "/api/v1/jobs/{id}/enhance", a.onJob(http.StatusAccepted, api.Job.Skip)},
-		{"POST", "/api/v1/enhance", func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, false) }},
-		{"POST", "/api/v1/describe", func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, true) }},
-		{"GET", "/api/v1/jobs/{id}/events", a.events},
-		{"GET", "/api/v1/jobs/{id}/pictures/{index}", a.jobPicture},
-		{"GET", "/api/v1/events", a.live},
-		{"GET", "/api/v1/presets", a.listPresets},
-		{"PUT", "/api/v1/presets/{name}", a.savePreset},
-		{"DELETE", "/api/v1/presets/{name}", a.removePreset},
-		{"GET", "/api/v1/models", a.models},
-		{"GET", "/api/v1/loras", a.loras},
-		{"GET", "/api/v1/pulls", a.listPulls},
-		{"POST", "/api/v1/pulls", a.startPull},
-		{"GET", "/api/v1/pulls/{id}", a.showPull},
-		{"DELETE", "/api/v1/pulls/{id}", a.cancelPull},
-		{"GET", "/api/v1/pulls/{id}/events", a.pullEvents},
-		{"GET", "/api/v1/pictures", a.listPictures},
-		{"DELETE", "/api/v1/pictures", a.removePictures},
-		{"GET", "/api/v1/pictures/{name}", a.picture},
-		{"DELETE", "/api/v1/pictures/{name}", a.removePicture},
-		{"PUT", "/api/v1/pictures/{name}/favourite", a.setFavourite},
-		{"DELETE", "/api/v1/pictures/{name}/favourite", a.setFavourite},
-		{"POST", "/api/v1/settings", a.settings},
-		{"GET", "/api/v1/upscalers", a.listUpscalers},
-		{"POST", "/api/v1/upscale", a.upscale},
-		{"GET", "/api/v1/openapi.json", a.openAPI},
+// routes are the handlers by method and path.
+func (a *API) routes() map[string]handler {
+	return map[string]handler{
+		"POST /api/v1/jobs":                        a.submit,
+		"GET /api/v1/jobs":                         a.listJobs,
+		"GET /api/v1/jobs/{id}":                    a.onJob(http.StatusOK, func(api.Job) {}),
+		"DELETE /api/v1/jobs/{id}":                 a.onJob(http.StatusAccepted, api.Job.Cancel),
+		"DELETE /api/v1/jobs/{id}/enhance":         a.onJob(http.StatusAccepted, api.Job.Skip),
+		"POST /api/v1/enhance":                     func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, false) },
+		"POST /api/v1/describe":                    func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, true) },
+		"GET /api/v1/jobs/{id}/events":             a.events,
+		"GET /api/v1/jobs/{id}/pictures/{index}":   a.jobPicture,
+		"GET /api/v1/events":                       a.live,
+		"GET /api/v1/presets":                      a.listPresets,
+		"PUT /api/v1/presets/{name}":               a.savePreset,
+		"DELETE /api/v1/presets/{name}":            a.removePreset,
+		"GET /api/v1/models":                       a.models,
+		"GET /api/v1/loras":                        a.loras,
+		"GET /api/v1/pulls":                        a.listPulls,
+		"POST /api/v1/pulls":                       a.startPull,
+		"GET /api/v1/pulls/{id}":                   a.showPull,
+		"DELETE /api/v1/pulls/{id}":                a.cancelPull,
+		"GET /api/v1/pulls/{id}/events":            a.pullEvents,
+		"GET /api/v1/pictures":                     a.listPictures,
+		"DELETE /api/v1/pictures":                  a.removePictures,
+		"GET /api/v1/pictures/{name}":              a.picture,
+		"DELETE /api/v1/pictures/{name}":           a.removePicture,
+		"PUT /api/v1/pictures/{name}/favourite":    a.setFavourite,
+		"DELETE /api/v1/pictures/{name}/favourite": a.setFavourite,
+		"POST /api/v1/settings":                    a.settings,
+		"GET /api/v1/upscalers":                    a.listUpscalers,
+		"POST /api/v1/upscale":                     a.upscale,
+		"GET /api/v1/openapi.json":                 a.openAPI,
 	}
 }
 
@@ -94,11 +92,11 @@ func New(e api.Engine, c Config) *API {
 		Config: c, engine: e, jobs: map[string]*record{},
 		submitted: make(chan struct{}), over: make(chan struct{}),
 	}
-	for _, route := range a.routes() {
-		a.mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
-			err := a.missing(route.path)
+	for route, handle := range a.routes() {
+		a.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) {
+			err := a.missing(route)
 			if err == nil {
-				err = route.handle(w, r)
+				err = handle(w, r)
 			}
 			if err != nil {
 				a.fail(w, r, err)
@@ -115,9 +113,9 @@ func New(e api.Engine, c Config) *API {
 	return a
 }
 
-// missing returns an error for a path of something that this server does not have.
-func (a *API) missing(path string) error {
-	switch part := strings.Split(path, "/")[3]; {
+// missing returns an error for a route of something that this server does not have.
+func (a *API) missing(route string) error {
+	switch part := strings.Split(route, "/")[3]; {
 	case a.Gallery == nil && (part == "pictures" || part == "presets"):
 		return api.NotFoundf("this server keeps no gallery")
 	case a.Pulls == nil && part == "pulls":

@@ -137,9 +137,10 @@ func (s *service) call(method, path, body string, status int, into any, header .
 func (s *service) answerSchema(method, path string, status int) any {
 	s.Helper()
 	path, _, _ = strings.Cut(path, "?")
-	for _, route := range s.api.routes() {
-		pattern, parts := strings.Split(route.path, "/"), strings.Split(path, "/")
-		same := len(pattern) == len(parts) && route.method == method
+	for route := range s.api.routes() {
+		routeMethod, routePath, _ := strings.Cut(route, " ")
+		pattern, parts := strings.Split(routePath, "/"), strings.Split(path, "/")
+		same := len(pattern) == len(parts) && routeMethod == method
 		for i := 0; same && i < len(parts); i++ {
 			same = pattern[i] == parts[i] || strings.HasPrefix(pattern[i], "{")
 		}
@@ -147,7 +148,7 @@ func (s *service) answerSchema(method, path string, status int) any {
 			continue
 		}
 		at := any(s.doc)
-		for _, key := range []string{"paths", route.path, strings.ToLower(method), "responses", fmt.Sprint(status)} {
+		for _, key := range []string{"paths", routePath, strings.ToLower(method), "responses", fmt.Sprint(status)} {
 			if at = at.(map[string]any)[key]; at == nil {
 				s.Fatalf("%s %s %d is not in openapi.json", method, path, status)
 			}
@@ -197,8 +198,8 @@ func TestOpenAPIHasTheRoutes(t *testing.T) {
 			described = append(described, strings.ToUpper(method)+" "+path)
 		}
 	}
-	for _, r := range s.api.routes() {
-		served = append(served, r.method+" "+r.path)
+	for route := range s.api.routes() {
+		served = append(served, route)
 	}
 	slices.Sort(described)
 	slices.Sort(served)
