@@ -160,25 +160,19 @@ type jsonJob struct {
 
 // A jsonPicture is a finished image of a job.
 type jsonPicture struct {
-	Index    int              `json:"index"`
-	Seed     uint64           `json:"seed"`
-	URL      string           `json:"url"`
-	Name     string           `json:"name,omitempty"`       // in the gallery
-	Layers   []string         `json:"layers,omitempty"`     // addresses of the layers, the lowest first
-	ORA      string           `json:"openraster,omitempty"` // address of all of them in a file
-	Settings picture.Settings `json:"settings"`
-	Seconds  *jsonSeconds     `json:"seconds"`
+	Index    int                `json:"index"`
+	Seed     uint64             `json:"seed"`
+	URL      string             `json:"url"`
+	Name     string             `json:"name,omitempty"`       // in the gallery
+	Layers   []string           `json:"layers,omitempty"`     // addresses of the layers, the lowest first
+	ORA      string             `json:"openraster,omitempty"` // address of all of them in a file
+	Settings picture.Settings   `json:"settings"`
+	Seconds  map[string]float64 `json:"seconds"`
 
 	PeakMemory   int  `json:"peak_memory_bytes"`
 	PromptTokens int  `json:"prompt_tokens"`
 	CutTokens    int  `json:"cut_tokens,omitempty"`
 	PromptCached bool `json:"prompt_cached,omitempty"`
-}
-
-type jsonSeconds struct {
-	Encode float64 `json:"encode"`
-	Steps  float64 `json:"steps"`
-	Decode float64 `json:"decode"`
 }
 
 // jobJSON describes a job, with its images unless j is nil.
@@ -216,7 +210,7 @@ func (a *API) pictureJSON(ctx context.Context, id string, p *engine.Picture) jso
 	}
 	return jsonPicture{
 		Index: p.Index, Seed: p.Seed, URL: url, Name: name, Layers: layers, ORA: ora, Settings: r.Settings,
-		Seconds:    &jsonSeconds{seconds(r.EncodeTime), seconds(r.StepTime), seconds(r.DecodeTime)},
+		Seconds:    map[string]float64{"encode": seconds(r.EncodeTime), "steps": seconds(r.StepTime), "decode": seconds(r.DecodeTime)},
 		PeakMemory: r.PeakMemory, PromptTokens: r.PromptTokens, CutTokens: r.CutTokens, PromptCached: r.PromptCached,
 	}
 }

@@ -519,7 +519,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("preview %+v (%v)", p, err)
 	}
 	made := first[5].data.Picture
-	if made.Seed != 7 || made.Name == "" || made.Seconds.Encode != 1 || made.Settings.Prompt != "a <cat>" {
+	if made.Seed != 7 || made.Name == "" || made.Seconds["encode"] != 1 || made.Settings.Prompt != "a <cat>" {
 		t.Errorf("picture %+v", made)
 	}
 	var stored, again []byte

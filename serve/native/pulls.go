@@ -12,17 +12,6 @@ import (
 	"github.com/gomflux/gomflux/serve/pulls"
 )
 
-// A jsonPlan is what a download would fetch.
-type jsonPlan struct {
-	Model    pulls.Model `json:"model"`
-	Commit   string      `json:"commit"`
-	Files    int         `json:"files"`
-	Bytes    int64       `json:"total_bytes"`
-	Here     int64       `json:"bytes"`
-	Warnings []string    `json:"warnings,omitempty"`
-	Error    *jsonError  `json:"error,omitempty"` // why it would fail
-}
-
 // A jsonPull is a download. Its names are those of gomflux pull --json.
 type jsonPull struct {
 	pulls.Status
@@ -101,13 +90,14 @@ func (a *API) startPull(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusAccepted, a.pullJSON(r, s))
 }
 
-func planJSON(p *pulls.Plan) jsonPlan {
-	v := jsonPlan{
-		Model: p.Model, Commit: p.Info.Commit, Files: len(p.Files), Bytes: p.Bytes, Here: p.Here, Warnings: p.Warnings,
+// planJSON describes what a download would fetch, and why it would fail.
+func planJSON(p *pulls.Plan) any {
+	v := map[string]any{"model": p.Model, "commit": p.Info.Commit, "files": len(p.Files), "total_bytes": p.Bytes, "bytes": p.Here}
+	if len(p.Warnings) > 0 {
+		v["warnings"] = p.Warnings
 	}
 	if p.Space != nil {
-		_, e := describe(pullError(p.Space))
-		v.Error = &e
+		_, v["error"] = describe(pullError(p.Space))
 	}
 	return v
 }

@@ -43,6 +43,17 @@ func servePulls(t *testing.T, refusal string) (*service, *hubtest.Hub) {
 	return serve(t, func(c *Config) { c.Pulls, c.Private = p, true }), h
 }
 
+// A jsonPlan is what a download would fetch.
+type jsonPlan struct {
+	Model    pulls.Model `json:"model"`
+	Commit   string      `json:"commit"`
+	Files    int         `json:"files"`
+	Bytes    int64       `json:"total_bytes"`
+	Here     int64       `json:"bytes"`
+	Warnings []string    `json:"warnings,omitempty"`
+	Error    *jsonError  `json:"error,omitempty"` // why it would fail
+}
+
 func TestPulls(t *testing.T) {
 	s, h := servePulls(t, "")
 	release, _ := h.Hold()
