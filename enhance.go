@@ -199,11 +199,11 @@ type Part struct {
 
 // An Answer is what a language model says in a conversation, or about an image.
 type Answer struct {
-	Text         string
-	Model        string // the language model
-	PromptTokens int    // of the conversation, with its images
-	Tokens       int    // that the model wrote
-	Whole        bool   // false if the text was ended by a limit of tokens
+	Text         string `json:"text"`
+	Model        string `json:"model,omitempty"`         // the language model
+	PromptTokens int    `json:"prompt_tokens,omitempty"` // of the conversation, with its images
+	Tokens       int    `json:"tokens"`                  // that the model wrote
+	Whole        bool   `json:"whole"`                   // false if the text was ended by a limit of tokens
 }
 
 // Chat answers the last message of a conversation. Of the options it uses Seed, MaxTokens, Sampling, Stop

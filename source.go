@@ -8,11 +8,12 @@ import (
 
 // Defaults are the recommended settings of a model.
 type Defaults struct {
-	Steps             int     // the number of denoising steps
-	Guidance          float64 // the guidance scale
-	NegativePrompt    string
-	Height, Width     int // the size in pixels
-	MaxSequenceLength int // the largest number of tokens of a prompt
+	Steps             int     `json:"steps"`    // the number of denoising steps
+	Guidance          float64 `json:"guidance"` // the guidance scale
+	NegativePrompt    string  `json:"negative_prompt,omitempty"`
+	Height            int     `json:"height"`                        // in pixels
+	Width             int     `json:"width"`                         // in pixels
+	MaxSequenceLength int     `json:"max_sequence_length,omitempty"` // the largest number of tokens of a prompt
 }
 
 // A Source is a model that was found, but is not loaded.

@@ -50,7 +50,7 @@ func (s *Server) checkRequest(r *engine.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := (api.Limits{Pixels: s.MaxPixels, Steps: s.MaxSteps}).Check(r, info); err != nil {
+	if err := api.CheckLimits(r, info, s.MaxPixels, s.MaxSteps); err != nil {
 		return err
 	}
 	for _, l := range r.LoRAs {

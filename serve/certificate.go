@@ -2,14 +2,13 @@ package serve
 
 import (
 	"crypto/tls"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// recheck is how long a certificate is used before its files are looked at again.
+// recheck is how long a certificate is used before its files are read again.
 const recheck = time.Second
 
 // A Certificate is a certificate in two files, which are read again when they change.
@@ -18,20 +17,13 @@ type Certificate struct {
 
 	mu      sync.Mutex
 	pair    *tls.Certificate
-	read    [2]fileState // of the files when pair was read, or could not be
-	checked time.Time
-}
-
-// A fileState tells versions of a file apart.
-type fileState struct {
-	modified time.Time
-	size     int64
+	problem string    // of the last reading, "" without one
+	checked time.Time // when the files were read
 }
 
 // ReadCertificate reads a certificate with its chain, and its key. Both are PEM.
 func ReadCertificate(certFile, keyFile string) (*Certificate, error) {
-	c := &Certificate{certFile: certFile, keyFile: keyFile, checked: time.Now()}
-	c.read = c.state()
+	c := &Certificate{certFile: certFile, keyFile: keyFile}
 	return c, c.load()
 }
 
@@ -43,13 +35,10 @@ func (c *Certificate) Config(problem func(error)) *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if now := time.Now(); now.Sub(c.checked) >= recheck {
-				c.checked = now
-				if state := c.state(); state != c.read {
-					c.read = state
-					if err := c.load(); err != nil {
-						problem(err)
-					}
+			if time.Since(c.checked) >= recheck {
+				before := c.problem
+				if err := c.load(); err != nil && c.problem != before {
+					problem(err)
 				}
 			}
 			return c.pair, nil
@@ -57,20 +46,14 @@ func (c *Certificate) Config(problem func(error)) *tls.Config {
 	}
 }
 
-// state returns the states of both files, the zero value for one that is missing.
-func (c *Certificate) state() (s [2]fileState) {
-	for i, name := range []string{c.certFile, c.keyFile} {
-		if info, err := os.Stat(name); err == nil {
-			s[i] = fileState{info.ModTime(), info.Size()}
-		}
-	}
-	return s
-}
-
+// load reads the files, which takes less than a millisecond.
 func (c *Certificate) load() error {
+	c.checked, c.problem = time.Now(), ""
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
-		return oserr.Bare(err)
+		err = oserr.Bare(err)
+		c.problem = err.Error()
+		return err
 	}
 	c.pair = &pair
 	return nil

@@ -111,13 +111,12 @@ type limited struct {
 	places chan struct{} // has an element for each open connection
 	closed chan struct{}
 	close  func() error
-	// full, if set, is called now and then while no place is free.
-	full func()
+	full   func() // is called now and then while no place is free
 }
 
-func limit(l net.Listener, n int) *limited {
+func limit(l net.Listener, n int, full func()) *limited {
 	closed := make(chan struct{})
-	return &limited{Listener: l, places: make(chan struct{}, n), closed: closed, close: sync.OnceValue(func() error {
+	return &limited{Listener: l, places: make(chan struct{}, n), closed: closed, full: full, close: sync.OnceValue(func() error {
 		close(closed)
 		return l.Close()
 	})}
@@ -137,21 +136,17 @@ func (l *limited) Accept() (net.Conn, error) {
 
 // takePlace waits until a connection can be open.
 func (l *limited) takePlace() error {
-	var again <-chan time.Time
 	for {
 		select {
 		case l.places <- struct{}{}:
 			return nil
 		default:
-		}
-		if l.full != nil {
 			l.full()
-			again = time.After(20 * time.Millisecond)
 		}
 		select {
 		case l.places <- struct{}{}:
 			return nil
-		case <-again:
+		case <-time.After(20 * time.Millisecond):
 		case <-l.closed:
 			return net.ErrClosed
 		}

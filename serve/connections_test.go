@@ -75,7 +75,7 @@ func TestLimit(t *testing.T) {
 			defer a.Close()
 			conns <- b
 		}
-		l := limit(pipeListener{conns}, 2)
+		l := limit(pipeListener{conns}, 2, func() {})
 		accepted := make(chan net.Conn, 10)
 		failed := make(chan error, 1)
 		go func() {

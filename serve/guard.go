@@ -76,10 +76,10 @@ func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 	if b != nil {
 		w.body, request.Body = b, b
 	}
-	s.dispatch(w, request)
+	s.mux.ServeHTTP(w, request)
 }
 
-// setHeaders sets the headers of every answer. Pages set a policy that allows more.
+// setHeaders sets the headers of every answer, of whichever API. Pages set a policy that allows more.
 func setHeaders(h http.Header, id string) {
 	h.Set("X-Request-Id", id)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -152,37 +152,14 @@ func (s *Server) unauthorized(w http.ResponseWriter, r *http.Request) {
 	s.refuse(w, r, http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN, or Basic with the token as the password")
 }
 
-// dispatch calls the handler of a request, and answers those without one.
-func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
-	h, pattern := s.mux.Handler(r)
-	if pattern != "" {
-		s.mux.ServeHTTP(w, r)
-		return
+// missing answers a request without a handler.
+func (s *Server) missing(w http.ResponseWriter, r *http.Request, status int) {
+	message := fmt.Sprintf("there is nothing at %.200q", r.URL.Path)
+	if status == http.StatusMethodNotAllowed {
+		message = fmt.Sprintf("%.20s is not possible here (allowed: %s)", r.Method, w.Header().Get("Allow"))
 	}
-	var missing statusOnly
-	h.ServeHTTP(&missing, r)
-	if missing.status == http.StatusMethodNotAllowed {
-		w.Header().Set("Allow", missing.header.Get("Allow"))
-		s.refuse(w, r, missing.status, fmt.Sprintf("%.20s is not possible here (allowed: %s)", r.Method, missing.header.Get("Allow")))
-		return
-	}
-	s.refuse(w, r, http.StatusNotFound, fmt.Sprintf("there is nothing at %.200q", r.URL.Path))
+	s.refuse(w, r, status, message)
 }
-
-// A statusOnly is a ResponseWriter that keeps status and header.
-type statusOnly struct {
-	header http.Header
-	status int
-}
-
-func (w *statusOnly) Header() http.Header {
-	if w.header == nil {
-		w.header = http.Header{}
-	}
-	return w.header
-}
-func (w *statusOnly) WriteHeader(status int)      { w.status = cmp.Or(w.status, status) }
-func (w *statusOnly) Write(p []byte) (int, error) { return len(p), nil }
 
 // refuse writes an error in the shape of the API that a path belongs to, and of OpenAI's elsewhere.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, message string) {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/gallery"
 	"github.com/gomflux/gomflux/serve/pulls"
@@ -69,7 +70,7 @@ type Server struct {
 	Config
 	hosts    map[string]bool // names in Host headers; loopback names and IP addresses are checked without it
 	anyIP    bool            // listens on all addresses
-	mux      *http.ServeMux
+	mux      api.Mux
 	origins  *http.CrossOriginProtection
 	readers  []string // Config.AllowedOrigins as browsers write them
 	timing   timing
@@ -112,7 +113,7 @@ const bodiesAtOnce = 4
 // New returns a server.
 func New(c Config) *Server {
 	s := &Server{
-		Config: c, hosts: map[string]bool{}, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
+		Config: c, hosts: map[string]bool{}, origins: http.NewCrossOriginProtection(),
 		timing: usualTiming, bodies: semaphore.NewWeighted(bodiesAtOnce * c.MaxBody), most: maxConnections, started: time.Now(),
 	}
 	host, _, err := net.SplitHostPort(c.Address)
@@ -125,6 +126,7 @@ func New(c Config) *Server {
 	for _, name := range append([]string{host}, c.Hosts...) {
 		s.hosts[strings.ToLower(strings.TrimSuffix(name, "."))] = true
 	}
+	s.mux.Refuse = s.missing
 	s.revoked.file = c.Sessions
 	if err := s.revoked.read(); err != nil {
 		s.Log.Warn("reading which sessions have ended", "error", err.Error())
@@ -149,9 +151,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ConnContext: withConn, ConnState: s.waiting.changed,
 		TLSConfig: s.TLS, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
-	places := limit(l, s.most)
-	places.full = func() { s.waiting.makeRoom(s.timing.spare) }
-	l = places
+	l = limit(l, s.most, func() { s.waiting.makeRoom(s.timing.spare) })
 	failed := make(chan error, 1)
 	go func() {
 		if s.TLS != nil {

@@ -169,13 +169,14 @@ func (p *Plan) Complete() bool {
 
 // Progress is the state of a running Pull.
 type Progress struct {
-	Here, Bytes int64 // as in Plan; Here grows during the download
+	Here  int64 `json:"bytes"`       // as in Plan; grows during the download
+	Bytes int64 `json:"total_bytes"` // as in Plan
 	// PerSecond is the number of bytes per second, 0 while it is unknown.
-	PerSecond float64
+	PerSecond float64 `json:"bytes_per_second"`
 	// Left is how long the rest takes, 0 while that is unknown.
-	Left time.Duration
+	Left time.Duration `json:"-"`
 	// Waiting is the path of a file that another process is downloading, or "".
-	Waiting string
+	Waiting string `json:"waiting_for,omitempty"`
 }
 
 // ErrSpace is wrapped by errors about full disks.

@@ -33,7 +33,7 @@ func Seeds(first *uint64, n int) []uint64 {
 }
 
 // CutLoRAs takes the LoRAs out of a request's prompt, and adds them to its own, of which there are then at
-// most a number. known lists the names that they can stand for; it may be nil.
+// most a number. known lists the names that they can stand for.
 func CutLoRAs(r *engine.Request, known func() []string, most int) error {
 	text, tags, err := picture.CutLoRAs(r.Options.Prompt)
 	if err != nil {
@@ -43,11 +43,7 @@ func CutLoRAs(r *engine.Request, known func() []string, most int) error {
 		return fmt.Errorf("expected at most %d LoRAs, found %d", most, n)
 	}
 	if r.Options.Prompt = text; len(tags) > 0 {
-		var names []string
-		if known != nil {
-			names = known()
-		}
-		r.LoRAs = append(r.LoRAs, NamedLoRAs(tags, names)...)
+		r.LoRAs = append(r.LoRAs, NamedLoRAs(tags, known())...)
 	}
 	return nil
 }

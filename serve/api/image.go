@@ -2,10 +2,11 @@ package api
 
 import (
 	"bytes"
-	"fmt"
+	"encoding/base64"
 	"image"
 	"strings"
 
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -20,29 +21,37 @@ func CutDataURL(text string) (media, data string, ok bool) {
 	return media, data, true
 }
 
-// A SizeError reports an image that has too many pixels.
-type SizeError struct {
-	Width, Height int
-	Left          int // pixels that were left for the image
-}
-
-func (e *SizeError) Error() string {
-	return fmt.Sprintf("%dx%d: more pixels than the %d that are left for this request (scale the images down first)",
-		e.Width, e.Height, e.Left)
+// DecodeBase64 decodes a file that is sent as base64 or as a data: URL. Other URLs are refused, so that clients cannot make
+// the server send requests.
+func DecodeBase64(text string) ([]byte, error) {
+	if scheme, _, ok := strings.Cut(text, "://"); ok && len(scheme) < 10 {
+		return nil, errs.Requestf("expected base64 or a data: URL, found a %s URL, which is not fetched", scheme)
+	}
+	if _, data, ok := CutDataURL(text); ok {
+		text = data
+	} else if strings.HasPrefix(text, "data:") {
+		return nil, errs.Requestf("expected a data: URL with base64")
+	}
+	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "= \t\r\n"))
+	if err != nil {
+		return nil, errs.Requestf("expected base64 of an image file: %v", err)
+	}
+	return data, nil
 }
 
 // decoding limits the images that are decoded at the same time, by whichever API, since they are large.
 var decoding = make(chan struct{}, 2)
 
 // DecodeImage decodes an image file with at most *left pixels, from which it subtracts those of the
-// image. Larger ones are a [*SizeError], which is found before the pixels are decoded.
+// image. Larger ones are refused before the pixels are decoded.
 func DecodeImage(data []byte, left *int) (*picture.Picture, error) {
 	decoding <- struct{}{}
 	defer func() { <-decoding }()
 	// the decoders of package picture are registered; it has better errors
 	if c, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil {
 		if int64(c.Width)*int64(c.Height) > int64(*left) {
-			return nil, &SizeError{c.Width, c.Height, *left}
+			const text = "%dx%d: more pixels than the %d that are left for this request (scale the images down first)"
+			return nil, errs.Requestf(text, c.Width, c.Height, *left)
 		}
 		*left -= c.Width * c.Height
 	}

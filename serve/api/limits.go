@@ -16,24 +16,18 @@ import (
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
-// DefaultSteps is the default of Limits.Steps.
+// DefaultSteps is the largest number of steps of an image where nothing else is configured.
 const DefaultSteps = 1000
-
-// Limits bound what requests can ask for, by whichever API.
-type Limits struct {
-	Pixels int // of a generated image
-	Steps  int // of an image, 0 for DefaultSteps
-}
 
 // InputPixels returns the largest number of pixels of all images of a request together: four times those
 // of a generated image, for photos of cameras, and at most [picture.MaxPixels].
 func InputPixels(maxPixels int) int { return min(4*maxPixels, picture.MaxPixels) }
 
-// Check refuses a request for a model that exceeds the limits, as a [gomflux.ErrRequest]. An image from
-// which a request without a size starts may be larger: it is scaled down, with a warning.
-func (l Limits) Check(r *engine.Request, m engine.ModelInfo) error {
+// CheckLimits refuses a request for a model whose images have more pixels or steps, 0 for DefaultSteps, as a
+// [gomflux.ErrRequest]. An image from which a request without a size starts may be larger: it is scaled down, with a warning.
+func CheckLimits(r *engine.Request, m engine.ModelInfo, pixels, steps int) error {
 	o := &r.Options
-	if most := cmp.Or(l.Steps, DefaultSteps); o.Steps > most {
+	if most := cmp.Or(steps, DefaultSteps); o.Steps > most {
 		return errs.Requestf("steps %d: expected at most %d", o.Steps, most)
 	}
 	height, width := cmp.Or(o.Height, m.Defaults.Height), cmp.Or(o.Width, m.Defaults.Width)
@@ -41,14 +35,14 @@ func (l Limits) Check(r *engine.Request, m engine.ModelInfo) error {
 	switch {
 	case o.Image != nil && !(free && o.Inpaint.Crop):
 		size := inpaint.Border(o.Inpaint.Expand).Size(o.Image.Bounds().Size())
-		area := cmp.Or(4*m.Defaults.Height*m.Defaults.Width, l.Pixels) // as the model chooses it
+		area := cmp.Or(4*m.Defaults.Height*m.Defaults.Width, pixels) // as the model chooses it
 		multiple := cmp.Or(m.SizeMultiple, anyMultiple)
-		height, width = family.SizeWithin(size, o.Height, o.Width, multiple, min(area, l.Pixels))
+		height, width = family.SizeWithin(size, o.Height, o.Width, multiple, min(area, pixels))
 		edits := m.Edits && (o.Mask != nil || o.Inpaint.Expand != (gomflux.Border{}))
-		if !free || edits || size.X*size.Y <= min(area, l.Pixels) {
+		if !free || edits || size.X*size.Y <= min(area, pixels) {
 			break
 		}
-		if area > l.Pixels {
+		if area > pixels {
 			o.Height, o.Width = height, width
 		}
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the image of %dx%d was scaled down for %s, since no size was given",
@@ -57,14 +51,14 @@ func (l Limits) Check(r *engine.Request, m engine.ModelInfo) error {
 		return nil // the model's own size
 	}
 	if e := o.Enlarge; e != nil && e.Scale != 0 {
-		if w, h := float64(width)*e.Scale, float64(height)*e.Scale; w*h > float64(l.Pixels) {
-			return errs.Requestf("enlarged to %.0fx%.0f: expected at most %d pixels (a scale of %.2f)", w, h, l.Pixels,
-				engine.ScaleWithin(width, height, l.Pixels))
+		if w, h := float64(width)*e.Scale, float64(height)*e.Scale; w*h > float64(pixels) {
+			return errs.Requestf("enlarged to %.0fx%.0f: expected at most %d pixels (a scale of %.2f)", w, h, pixels,
+				engine.ScaleWithin(width, height, pixels))
 		}
 	}
-	if max(height, width) > picture.MaxSide || height*width > l.Pixels {
-		fitting := Fitting(image.Pt(width, height), l.Pixels)
-		return errs.Requestf("size %dx%d: expected at most %d pixels (try %dx%d)", width, height, l.Pixels, fitting.X, fitting.Y)
+	if max(height, width) > picture.MaxSide || height*width > pixels {
+		fitting := Fitting(image.Pt(width, height), pixels)
+		return errs.Requestf("size %dx%d: expected at most %d pixels (try %dx%d)", width, height, pixels, fitting.X, fitting.Y)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func TestLimits(t *testing.T) {
 		if pixels == 0 {
 			pixels = 4e6
 		}
-		err := Limits{Pixels: pixels, Steps: 100}.Check(&r, m)
+		err := CheckLimits(&r, m, pixels, 100)
 		if test.err != "" {
 			if !errors.Is(err, gomflux.ErrRequest) || !strings.HasPrefix(err.Error(), test.err) {
 				t.Errorf("%s: %v, expected %s", name, err, test.err)

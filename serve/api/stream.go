@@ -27,7 +27,6 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(text)+1))
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	w.Write(append(text, '\n'))
 }
@@ -56,14 +55,17 @@ func (s *Stream) Send(text string) error {
 	return nil
 }
 
-// Event writes an event with JSON, of a kind unless that is empty.
-func (s *Stream) Event(kind string, v any) error {
+// Event writes an event with JSON, with a number unless that is 0, and of a kind unless that is empty.
+func (s *Stream) Event(number int, kind string, v any) error {
 	text, err := plainjson.Marshal(v, "")
 	if err != nil {
 		return err
 	}
 	if kind != "" {
 		kind = "event: " + kind + "\n"
+	}
+	if number > 0 {
+		kind = fmt.Sprintf("id: %d\n%s", number, kind)
 	}
 	return s.Send(fmt.Sprintf("%sdata: %s\n\n", kind, text))
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -33,12 +32,7 @@ const (
 
 // A Config configures a handler.
 type Config struct {
-	// Private limits clients to their own graphs and images.
-	Private bool
-	// LoRAs lists names of LoRAs, if it is not nil.
-	LoRAs func() []string
-	// MaxPixels is the largest number of pixels of a generated image, 0 for [picture.MaxPixels].
-	MaxPixels int
+	api.Config
 	// Origins are those of other servers whose pages may open the WebSocket.
 	Origins []string
 }
@@ -59,7 +53,7 @@ type Handler struct {
 
 // New returns a handler.
 func New(e api.Engine, c Config) *Handler {
-	c.MaxPixels = cmp.Or(c.MaxPixels, picture.MaxPixels)
+	c.Config = c.WithDefaults()
 	return &Handler{Config: c, engine: e, files: api.Files{Most: maxFiles}, sockets: map[*socket]bool{}, over: make(chan struct{})}
 }
 
@@ -113,14 +107,6 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 // HangUp closes all sockets.
 func (h *Handler) HangUp() { close(h.over) }
 
-// owner returns the client whose graphs and images a request may see, "" for all.
-func (h *Handler) owner(r *http.Request) string {
-	if !h.Private {
-		return ""
-	}
-	return engine.Client(r.Context())
-}
-
 // prompt submits a graph.
 func (h *Handler) prompt(w http.ResponseWriter, r *http.Request) (any, error) {
 	var body struct {
@@ -136,7 +122,7 @@ func (h *Handler) prompt(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	q, err := h.request(r.Context(), h.owner(r), flow)
+	q, err := h.request(r.Context(), h.Owner(r), flow)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +131,7 @@ func (h *Handler) prompt(w http.ResponseWriter, r *http.Request) (any, error) {
 		q.Previews = -1
 	}
 	id := cmp.Or(body.ID, engine.NewID())
-	n := &run{id: id, owner: h.owner(r), client: body.Client, prompt: body.Prompt, extra: body.Extra, flow: flow}
+	n := &run{id: id, owner: h.Owner(r), client: body.Client, prompt: body.Prompt, extra: body.Extra, flow: flow}
 	if n.job, err = h.engine.Submit(r.Context(), q); err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func inputFile(owner, text string) file {
 // view sends an image.
 func (h *Handler) view(w http.ResponseWriter, r *http.Request) (any, error) {
 	q := r.URL.Query()
-	name := inputFile(h.owner(r), path.Join(q.Get("subfolder"), q.Get("filename")))
+	name := inputFile(h.Owner(r), path.Join(q.Get("subfolder"), q.Get("filename")))
 	name.Type = cmp.Or(q.Get("type"), "output")
 	if id := r.PathValue("id"); id != "" {
 		name.Name, name.Type = id, "temp"
@@ -67,7 +67,7 @@ func (h *Handler) upload(_ http.ResponseWriter, r *http.Request) (any, error) {
 	defer r.MultipartForm.RemoveAll()
 	defer part.Close()
 	data, err := io.ReadAll(part)
-	name := inputFile(h.owner(r), path.Join(r.FormValue("subfolder"), head.Filename))
+	name := inputFile(h.Owner(r), path.Join(r.FormValue("subfolder"), head.Filename))
 	if kind := r.FormValue("type"); kind == "temp" || kind == "output" {
 		name.Type = kind
 	}
@@ -113,7 +113,7 @@ func (h *Handler) masked(owner, ref string, mask []byte) ([]byte, error) {
 func (h *Handler) putImage(_ http.ResponseWriter, r *http.Request) (any, error) {
 	data, err := io.ReadAll(r.Body)
 	if err == nil {
-		h.files.Put(file{owner: h.owner(r), Name: r.PathValue("id"), Type: "input"}.key(), data)
+		h.files.Put(file{owner: h.Owner(r), Name: r.PathValue("id"), Type: "input"}.key(), data)
 	}
 	return map[string]string{"status": "success"}, err
 }

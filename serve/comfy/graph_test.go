@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"github.com/gomflux/gomflux/serve/api"
 )
 
 // masked is a graph that inpaints an image, of which the mask is the transparent part.
@@ -107,7 +109,7 @@ func TestImages(t *testing.T) {
 // Graphs that are refused name the node.
 func TestRefused(t *testing.T) {
 	const failed = "prompt_outputs_failed_validation"
-	s := start(t, &fakeModel{}, Config{LoRAs: func() []string { return []string{"ann/ink"} }})
+	s := start(t, &fakeModel{}, Config{Config: api.Config{LoRAs: func() []string { return []string{"ann/ink"} }}})
 	s.upload("/upload/image", "half.png", pngOf(t, filled(64, 32, 255)))
 	for name, test := range map[string]struct {
 		text, from, to string
@@ -164,7 +166,8 @@ func TestRefused(t *testing.T) {
 
 // Clients with tokens see their own graphs and images, and pages of others open no socket.
 func TestPrivate(t *testing.T) {
-	s := start(t, &fakeModel{stop: make(chan struct{})}, Config{Private: true, Origins: []string{"https://friend.example"}})
+	private := Config{Config: api.Config{Private: true}, Origins: []string{"https://friend.example"}}
+	s := start(t, &fakeModel{stop: make(chan struct{})}, private)
 	got := ask[submitted](s, 200, "POST", "/prompt", map[string]any{"prompt": graph(plain), "client_id": "x"}, "X-Client", "ann")
 	c := s.connect("x", "X-Client", "ann")
 	other := s.connect("x", "X-Client", "bob")

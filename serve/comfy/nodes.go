@@ -55,14 +55,11 @@ func parseTable(table string) map[string]*nodeClass {
 // lists are the values of inputs that depend on the server. The table has ComfyUI's names of text encoders
 // and autoencoders, which stand for those of the model whichever a graph names.
 func (h *Handler) lists() map[string][]string {
-	models, loras := []string{}, []string{}
+	models, loras := []string{}, append([]string{}, h.LoRAs()...)
 	for _, m := range h.engine.Models() {
 		if m.Missing == "" {
 			models = append(models, m.Name)
 		}
-	}
-	if h.LoRAs != nil {
-		loras = append(loras, h.LoRAs()...)
 	}
 	upscalers := []string{}
 	for _, u := range api.Upscalers() {

@@ -184,11 +184,11 @@ func (h *Handler) queueInfo(owner string) any {
 func (h *Handler) promptInfo(_ http.ResponseWriter, r *http.Request) (any, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.queueInfo(h.owner(r)), nil
+	return h.queueInfo(h.Owner(r)), nil
 }
 
 func (h *Handler) queue(_ http.ResponseWriter, r *http.Request) (any, error) {
-	all, owner := map[string][]any{"queue_running": {}, "queue_pending": {}}, h.owner(r)
+	all, owner := map[string][]any{"queue_running": {}, "queue_pending": {}}, h.Owner(r)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.runs {
@@ -212,7 +212,7 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := readJSON(w, r, &c); err != nil {
 		return nil, err
 	}
-	owner, of := h.owner(r), path.Base(r.URL.Path)
+	owner, of := h.Owner(r), path.Base(r.URL.Path)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.runs = slices.DeleteFunc(h.runs, func(r *run) bool {
@@ -228,7 +228,7 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request) (any, error) {
 
 // history describes the runs that have ended, or the one that the path names.
 func (h *Handler) history(_ http.ResponseWriter, r *http.Request) (any, error) {
-	owner, id, all := h.owner(r), r.PathValue("id"), map[string]any{}
+	owner, id, all := h.Owner(r), r.PathValue("id"), map[string]any{}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.runs {

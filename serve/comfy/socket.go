@@ -28,7 +28,7 @@ type socket struct {
 func (h *Handler) socket(w http.ResponseWriter, r *http.Request) (any, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	s := &socket{h.owner(r), cmp.Or(r.URL.Query().Get("clientId"), engine.NewID()), make(chan []byte, maxQueue), cancel}
+	s := &socket{h.Owner(r), cmp.Or(r.URL.Query().Get("clientId"), engine.NewID()), make(chan []byte, maxQueue), cancel}
 	h.mu.Lock() // before Accept, after which the client may expect messages
 	h.sockets[s] = true
 	s.send(h.status(s.owner, s.id))

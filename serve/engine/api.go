@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"image"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -51,11 +50,6 @@ type Sources struct {
 	References  []picture.SourceImage
 }
 
-// record adds the files to settings.
-func (s Sources) record(to *picture.Settings) {
-	to.Image, to.Mask, to.References = s.Image, s.Mask, slices.Clone(s.References)
-}
-
 // A State is the state of a job.
 type State string
 
@@ -73,29 +67,29 @@ const (
 // Ended reports whether a job in the state has ended.
 func (s State) Ended() bool { return s == Done || s == Failed || s == Canceled }
 
-// A Status describes a job.
+// A Status describes a job. Its JSON is that of gomflux's own API.
 type Status struct {
-	ID      string // unguessable
-	Client  string
-	Prompt  string
-	Label   string // of the request
-	Model   string
-	State   State
-	Ahead   int // jobs that run before it, while it is queued
-	Image   int // the image that is being generated, from 0
-	Images  int
-	Step    int // steps of that image that are done
-	Steps   int
-	Created time.Time
-	Started time.Time // zero until it runs
-	Ended   time.Time // zero until it ends
+	ID      string    `json:"id"` // unguessable
+	Client  string    `json:"-"`
+	State   State     `json:"state"`
+	Model   string    `json:"model"`
+	Prompt  string    `json:"prompt,omitempty"`
+	Label   string    `json:"label,omitempty"` // of the request
+	Ahead   int       `json:"ahead"`           // jobs that run before it, while it is queued
+	Image   int       `json:"index"`           // the image that is being generated, from 0
+	Images  int       `json:"count"`
+	Step    int       `json:"step"` // steps of that image that are done
+	Steps   int       `json:"steps"`
+	Created time.Time `json:"created"`
+	Started time.Time `json:"started,omitzero"` // zero until it runs
+	Ended   time.Time `json:"ended,omitzero"`   // zero until it ends
 	// Left is the time until it ends, as earlier jobs suggest, 0 if there were none.
-	Left time.Duration
-	Err  error // of a job that failed
+	Left time.Duration `json:"-"`
+	Err  error         `json:"-"` // of a job that failed
 	// Warnings are those of the Request, and of the language model.
-	Warnings []string
+	Warnings []string `json:"warnings,omitempty"`
 	// Answer is what the language model wrote, once it is complete: the answer, or the rewritten prompt.
-	Answer *gomflux.Answer
+	Answer *gomflux.Answer `json:"answer,omitempty"`
 }
 
 // A Kind is the kind of an event.

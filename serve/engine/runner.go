@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -339,7 +340,7 @@ func (e *Engine) generate(j *Job, r *Request) error {
 		o.Progress = func(p gomflux.Progress) { e.progress(j, p) }
 		o.OnStep = nil
 		if j.previews {
-			o.OnStep = (&previewer{engine: e, job: j, want: r.Previews}).step
+			o.OnStep = e.previewer(j, r.Previews)
 		}
 		results, err := e.round(j.ctx, o, r.Seeds[i:])
 		if found, ok := errors.AsType[*gomflux.NotFiniteError](err); ok {
@@ -350,7 +351,8 @@ func (e *Engine) generate(j *Job, r *Request) error {
 		}
 		took := e.now().Sub(start) / time.Duration(len(results))
 		for _, result := range results {
-			r.Sources.record(&result.Settings)
+			to, from := &result.Settings, r.Sources
+			to.Image, to.Mask, to.References = from.Image, from.Mask, slices.Clone(from.References)
 			e.finished(j, &Picture{Index: i, Seed: r.Seeds[i], Result: result}, took)
 			i++
 		}
@@ -382,35 +384,30 @@ func (e *Engine) finished(j *Job, p *Picture, took time.Duration) {
 	j.publish(Event{Kind: EventPicture, Picture: p})
 }
 
-// A previewer publishes the previews of an image.
-type previewer struct {
-	engine *Engine
-	job    *Job
-	want   int // Request.Previews
-	made   int
-}
-
-// step is an Options.OnStep. It never fails: a preview that cannot be made is left out.
-func (v *previewer) step(s gomflux.Step) error {
-	if !v.job.previews || !previewDue(v.want, v.made, s.Step, s.Steps) {
+// previewer returns an Options.OnStep that publishes the wanted previews of an image. It never fails: a preview that
+// cannot be made is left out.
+func (e *Engine) previewer(j *Job, want int) func(gomflux.Step) error {
+	made := 0
+	return func(s gomflux.Step) error {
+		if !j.previews || !previewDue(want, made, s.Step, s.Steps) {
+			return nil
+		}
+		var img *image.RGBA
+		err := j.protect(func() (err error) {
+			img, err = e.model.Preview(j.ctx, s.Denoised)
+			return err
+		})
+		_, panicked := errors.AsType[*PanicError](err)
+		j.previews = !panicked
+		made++
+		if err != nil || img == nil {
+			return nil
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		j.publish(Event{Kind: EventPreview, Preview: img, Part: made - 1})
 		return nil
 	}
-	var img *image.RGBA
-	err := v.job.protect(func() (err error) {
-		img, err = v.engine.model.Preview(v.job.ctx, s.Denoised)
-		return err
-	})
-	var p *PanicError
-	v.job.previews = !errors.As(err, &p)
-	part := v.made
-	v.made++
-	if err != nil || img == nil {
-		return nil
-	}
-	v.engine.mu.Lock()
-	defer v.engine.mu.Unlock()
-	v.job.publish(Event{Kind: EventPreview, Preview: img, Part: part})
-	return nil
 }
 
 // previewDue reports whether a preview is due after a step, if some of the wanted previews were

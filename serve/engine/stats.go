@@ -34,9 +34,6 @@ func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	s := e.stats
 	s.Jobs, s.Seconds = maps.Clone(e.stats.Jobs), maps.Clone(e.stats.Seconds)
-	for _, state := range []State{Queued, Loading, Writing, Running, Done, Failed, Canceled} {
-		s.Jobs[state] += 0 // all states are there
-	}
 	s.Waiting, s.Queue, s.Model = e.queue.n, e.c.Queue, e.name
 	s.Jobs[Queued] = int64(e.queue.n)
 	if e.running != nil {

@@ -14,6 +14,7 @@ import (
 	"image"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -45,7 +46,9 @@ var ownName = regexp.MustCompile(`^gomflux-(\d{8}-\d{6}\.\d{6})-([0-9a-f]{16})-[
 const markEnd = ".favourite"
 
 // ErrFull is the error of one favourite too many: half of the gallery is for other images.
-var ErrFull = errors.New("the favourites would exceed half of the gallery's size")
+var ErrFull = &api.Error{
+	Status: http.StatusConflict, Code: "gallery_full", Message: "the favourites would exceed half of the gallery's size",
+}
 
 // abandoned is the age of a temporary file that no process writes any more.
 const abandoned = 24 * time.Hour
@@ -63,12 +66,12 @@ type Gallery struct {
 	last    time.Time // in the newest name that was made
 }
 
-// An Entry is an image in a gallery.
+// An Entry is an image in a gallery. Its JSON is that of gomflux's own API.
 type Entry struct {
-	Name    string
-	Created time.Time
-	Bytes   int64
-	owner   string // hash
+	Name    string    `json:"name"`
+	Created time.Time `json:"created"`
+	Bytes   int64     `json:"bytes"`
+	owner   string    // hash
 
 	favourite atomic.Bool
 
@@ -310,15 +313,15 @@ func (g *Gallery) newName(owner string) (string, time.Time) {
 	return fmt.Sprintf("gomflux-%s-%s-%s.png", now.Format(timeLayout), hash(owner), engine.NewID()), now
 }
 
-// A Page is a part of the images of an owner.
+// A Page is a part of the images of an owner. Its JSON is that of gomflux's own API.
 type Page struct {
-	Entries []*Entry // newest first
+	Entries []*Entry `json:"-"` // newest first
 	// Next is the name that the next page comes after, "" at the end. A page before it may have few
 	// images, or no image, if few of many match.
-	Next  string
-	Count int   // of all images of the owner
-	Bytes int64 // size of all images of the owner
-	Size  int64 // limit for the images of all owners
+	Next  string `json:"next,omitempty"`
+	Count int    `json:"count"`     // of all images of the owner
+	Bytes int64  `json:"bytes"`     // size of all images of the owner
+	Size  int64  `json:"max_bytes"` // limit for the images of all owners
 }
 
 // A Query selects images. Its zero value stands for all.

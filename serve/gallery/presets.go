@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/internal/atomicfile"
+	"github.com/gomflux/gomflux/models/errs"
 )
 
 // Limits on the presets of an owner.
@@ -27,11 +28,6 @@ type Preset struct {
 	Name     string          `json:"name"`
 	Settings json.RawMessage `json:"settings"`
 }
-
-// A PresetError reports a preset that cannot be stored.
-type PresetError struct{ message string }
-
-func (e *PresetError) Error() string { return e.message }
 
 // presetsFile is the name of the file with an owner's presets. It is not that of an image.
 func presetsFile(owner string) string { return "gomflux-presets-" + hash(owner) + ".json" }
@@ -58,11 +54,12 @@ func (g *Gallery) presets(owner string) ([]Preset, error) {
 	return presets, nil
 }
 
-// SavePreset stores a preset of an owner, and replaces one of the same name.
+// SavePreset stores a preset of an owner, and replaces one of the same name. A name that is not valid, or one preset too
+// many, is a [gomflux.ErrRequest].
 func (g *Gallery) SavePreset(owner string, p Preset) error {
 	if n := utf8.RuneCountInString(p.Name); n > maxName || strings.TrimSpace(p.Name) != p.Name || p.Name == "" ||
 		!utf8.ValidString(p.Name) || strings.ContainsFunc(p.Name, unicode.IsControl) {
-		return &PresetError{fmt.Sprintf("name %.100q: expected 1 to %d characters without spaces at the ends", p.Name, maxName)}
+		return errs.Requestf("name %.100q: expected 1 to %d characters without spaces at the ends", p.Name, maxName)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,7 +72,7 @@ func (g *Gallery) SavePreset(owner string, p Preset) error {
 	case found:
 		presets[at] = p
 	case len(presets) >= maxPresets:
-		return &PresetError{fmt.Sprintf("there are %d presets, expected at most %d: delete some first", len(presets), maxPresets)}
+		return errs.Requestf("there are %d presets, expected at most %d: delete some first", len(presets), maxPresets)
 	default:
 		presets = slices.Insert(presets, at, p)
 	}

@@ -3,7 +3,6 @@ package native
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"image/jpeg"
 	"iter"
 	"net/http"
@@ -32,7 +31,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	waited := after > 0 // the client knows that the job is in the queue
 	return follow(w, r, "job "+j.ID(), func(ctx context.Context) iter.Seq[engine.Event] { return j.Events(ctx, after) },
-		func(ctx context.Context, e engine.Event) string {
+		func(ctx context.Context, s *api.Stream, e engine.Event) error {
 			kind := string(e.Kind)
 			if e.Kind == engine.EventQueued {
 				if waited {
@@ -40,24 +39,24 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 				}
 				waited = true
 			}
-			return a.eventText(ctx, j.ID(), kind, e)
+			return a.send(ctx, s, j.ID(), kind, e)
 		})
 }
 
-// follow answers with events, each as text returns it, until the last one or until the client has gone away. The
-// stream begins with a comment.
+// follow answers with events, as send writes each, until the last one or until the client has gone away. The stream
+// begins with a comment.
 func follow[E any](w http.ResponseWriter, r *http.Request, comment string,
-	events func(context.Context) iter.Seq[E], text func(context.Context, E) string,
+	events func(context.Context) iter.Seq[E], send func(context.Context, *api.Stream, E) error,
 ) error {
 	s := &api.Stream{ResponseWriter: w}
 	if s.Send(": "+comment+"\n\n") == nil {
-		_ = api.Follow(s, r, api.Beat, events, func(ctx context.Context, e E) error { return s.Send(text(ctx, e)) })
+		_ = api.Follow(s, r, api.Beat, events, func(ctx context.Context, e E) error { return send(ctx, s, e) })
 	}
 	return nil // errors are those of a client that has gone away
 }
 
-// eventText returns an event in the format of server-sent events.
-func (a *API) eventText(ctx context.Context, id, kind string, e engine.Event) string {
+// send writes an event of a job.
+func (a *API) send(ctx context.Context, s *api.Stream, id, kind string, e engine.Event) error {
 	v := eventJSON{jsonJob: a.jobJSON(ctx, e.Status, nil), Bytes: e.Bytes, TotalBytes: e.Total, Text: e.Text, Thinking: e.Thinking}
 	if e.Kind != engine.EventQueued {
 		v.Prompt, v.Label = "", "" // which may be long, and steps are many
@@ -73,5 +72,5 @@ func (a *API) eventText(ctx context.Context, id, kind string, e engine.Event) st
 		p := a.pictureJSON(ctx, id, e.Picture)
 		v.Picture = &p
 	}
-	return fmt.Sprintf("id: %d\nevent: %s\ndata: %s\n\n", e.Number, kind, marshal(v))
+	return s.Event(e.Number, kind, v)
 }

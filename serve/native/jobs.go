@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
@@ -18,44 +17,40 @@ import (
 // A record is what the interface knows about a job in addition to the engine.
 type record struct {
 	mu      sync.Mutex
-	names   map[int]string   // of images in the gallery, by index; "" for those that could not be stored
-	inside  map[int][]string // names of their layers
-	changed chan struct{}    // closed when names changes
+	images  map[int]stored // by index
+	changed chan struct{}  // closed when images changes
 }
 
-// stored notes the names of an image and its layers.
-func (r *record) stored(index int, name string, layers []string) {
+// A stored image has a name in the gallery, "" if it could not be stored, and so have its layers.
+type stored struct {
+	name   string
+	layers []string
+}
+
+// add notes the names of an image.
+func (r *record) add(index int, s stored) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.inside[index] = layers
-	r.names[index] = name
+	r.images[index] = s
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// name returns the name of an image, "" if it is not in the gallery.
-func (r *record) name(index int) string {
+// image returns the names of an image, and whether it was stored, or could not be. Otherwise the channel is closed
+// when another image was.
+func (r *record) image(index int) (s stored, ok bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.names[index]
+	s, ok = r.images[index]
+	return s, ok, r.changed
 }
 
-// layers returns the names of an image's layers, nil if they are not in the gallery.
-func (r *record) layers(index int) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.inside[index]
-}
-
-// wait is name after waiting for the image to be stored.
+// wait returns the name of an image after waiting for it to be stored.
 func (r *record) wait(ctx context.Context, index int) string {
 	for {
-		r.mu.Lock()
-		name, ok := r.names[index]
-		changed := r.changed
-		r.mu.Unlock()
+		s, ok, changed := r.image(index)
 		if ok {
-			return name
+			return s.name
 		}
 		select {
 		case <-changed:
@@ -107,7 +102,7 @@ func (a *API) Keep(j api.Job, client string) {
 	if a.Gallery == nil {
 		return
 	}
-	rec := &record{names: map[int]string{}, inside: map[int][]string{}, changed: make(chan struct{})}
+	rec := &record{images: map[int]stored{}, changed: make(chan struct{})}
 	a.remember(j.ID(), rec)
 	if !a.Private {
 		client = ""
@@ -123,14 +118,14 @@ func (a *API) store(j api.Job, rec *record, owner string) {
 			continue
 		}
 		p := e.Picture
-		name, layers := "", []string(nil)
+		var s stored
 		err := engine.Protect(a.Log, "job", j.ID(), func() (err error) {
-			if layers, err = a.storeLayers(owner, p); err != nil {
+			if s.layers, err = a.storeLayers(owner, p); err != nil {
 				return err
 			}
 			entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
 			if err == nil {
-				name = entry.Name
+				s.name = entry.Name
 			}
 			return err
 		})
@@ -138,7 +133,7 @@ func (a *API) store(j api.Job, rec *record, owner string) {
 			a.warn(err)
 			all = false
 		}
-		rec.stored(p.Index, name, layers)
+		rec.add(p.Index, s)
 	}
 	if all {
 		j.Stored()
@@ -155,46 +150,24 @@ func (a *API) record(id string) *record {
 	return &record{}
 }
 
+// A jsonJob is a job. Events have its prompt and label only if they are queued or position.
 type jsonJob struct {
-	ID          string        `json:"id"`
-	State       engine.State  `json:"state"`
-	Model       string        `json:"model"`
-	Prompt      string        `json:"prompt,omitempty"` // events have it only if they are queued or position
-	Label       string        `json:"label,omitempty"`
-	Ahead       int           `json:"ahead"`
-	Index       int           `json:"index"` // of the image that is being generated, from 0
-	Count       int           `json:"count"`
-	Step        int           `json:"step"`
-	Steps       int           `json:"steps"`
-	Created     time.Time     `json:"created"`
-	Started     time.Time     `json:"started,omitzero"`
-	Ended       time.Time     `json:"ended,omitzero"`
+	engine.Status
 	SecondsLeft float64       `json:"seconds_left,omitempty"`
-	Warnings    []string      `json:"warnings,omitempty"`
-	Answer      *jsonAnswer   `json:"answer,omitempty"`
 	Error       *jsonError    `json:"error,omitempty"`
 	Pictures    []jsonPicture `json:"pictures,omitempty"`
 }
 
-// A jsonAnswer is what a language model wrote for a job: the answer, or the rewritten prompt.
-type jsonAnswer struct {
-	Text         string `json:"text"`
-	Model        string `json:"model,omitempty"` // not if the rewriting was skipped
-	PromptTokens int    `json:"prompt_tokens,omitempty"`
-	Tokens       int    `json:"tokens"`
-	Whole        bool   `json:"whole"` // not ended by max_tokens
-}
-
 // A jsonPicture is a finished image of a job.
 type jsonPicture struct {
-	Index    int              `json:"index"`
-	Seed     uint64           `json:"seed"`
-	URL      string           `json:"url"`
-	Name     string           `json:"name,omitempty"`       // in the gallery
-	Layers   []string         `json:"layers,omitempty"`     // addresses of the layers, the lowest first
-	ORA      string           `json:"openraster,omitempty"` // address of all of them in a file
-	Settings picture.Settings `json:"settings"`
-	Seconds  *jsonSeconds     `json:"seconds"`
+	Index    int                `json:"index"`
+	Seed     uint64             `json:"seed"`
+	URL      string             `json:"url"`
+	Name     string             `json:"name,omitempty"`       // in the gallery
+	Layers   []string           `json:"layers,omitempty"`     // addresses of the layers, the lowest first
+	ORA      string             `json:"openraster,omitempty"` // address of all of them in a file
+	Settings picture.Settings   `json:"settings"`
+	Seconds  map[string]float64 `json:"seconds"`
 
 	PeakMemory   int  `json:"peak_memory_bytes"`
 	PromptTokens int  `json:"prompt_tokens"`
@@ -202,26 +175,13 @@ type jsonPicture struct {
 	PromptCached bool `json:"prompt_cached,omitempty"`
 }
 
-type jsonSeconds struct {
-	Encode float64 `json:"encode"`
-	Steps  float64 `json:"steps"`
-	Decode float64 `json:"decode"`
-}
-
 // jobJSON describes a job, with its images unless j is nil.
 func (a *API) jobJSON(ctx context.Context, s engine.Status, j api.Job) jsonJob {
-	v := jsonJob{
-		ID: s.ID, State: s.State, Model: s.Model, Prompt: s.Prompt, Label: s.Label,
-		Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
-		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), SecondsLeft: seconds(s.Left),
-		Warnings: s.Warnings,
-	}
+	s.Created, s.Started, s.Ended = s.Created.UTC(), s.Started.UTC(), s.Ended.UTC()
+	v := jsonJob{Status: s, SecondsLeft: seconds(s.Left)}
 	if s.Err != nil {
 		_, e := describe(s.Err)
 		v.Error = &e
-	}
-	if s.Answer != nil {
-		v.Answer = (*jsonAnswer)(s.Answer)
 	}
 	if j != nil {
 		for _, p := range j.Pictures() {
@@ -234,7 +194,7 @@ func (a *API) jobJSON(ctx context.Context, s engine.Status, j api.Job) jsonJob {
 // pictureJSON describes an image of a job. It waits for one that is being stored, so that each has one address.
 func (a *API) pictureJSON(ctx context.Context, id string, p *engine.Picture) jsonPicture {
 	rec, name := a.record(id), ""
-	if rec.names != nil && a.Gallery != nil {
+	if rec.images != nil && a.Gallery != nil {
 		name = rec.wait(ctx, p.Index)
 	}
 	url := "/api/v1/jobs/" + id + "/pictures/" + strconv.Itoa(p.Index)
@@ -250,7 +210,7 @@ func (a *API) pictureJSON(ctx context.Context, id string, p *engine.Picture) jso
 	}
 	return jsonPicture{
 		Index: p.Index, Seed: p.Seed, URL: url, Name: name, Layers: layers, ORA: ora, Settings: r.Settings,
-		Seconds:    &jsonSeconds{seconds(r.EncodeTime), seconds(r.StepTime), seconds(r.DecodeTime)},
+		Seconds:    map[string]float64{"encode": seconds(r.EncodeTime), "steps": seconds(r.StepTime), "decode": seconds(r.DecodeTime)},
 		PeakMemory: r.PeakMemory, PromptTokens: r.PromptTokens, CutTokens: r.CutTokens, PromptCached: r.PromptCached,
 	}
 }
@@ -260,7 +220,7 @@ func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds
 
 func (a *API) listJobs(w http.ResponseWriter, r *http.Request) error {
 	jobs := []jsonJob{}
-	for _, s := range a.engine.Jobs(a.owner(r)) {
+	for _, s := range a.engine.Jobs(a.Owner(r)) {
 		jobs = append(jobs, a.jobJSON(r.Context(), s, nil))
 	}
 	return reply(w, http.StatusOK, map[string]any{"jobs": jobs})
@@ -268,28 +228,23 @@ func (a *API) listJobs(w http.ResponseWriter, r *http.Request) error {
 
 // job returns the job that the path of a request names.
 func (a *API) job(r *http.Request) (api.Job, error) {
-	j, ok := a.engine.Job(r.PathValue("id"), a.owner(r))
+	j, ok := a.engine.Job(r.PathValue("id"), a.Owner(r))
 	if !ok {
 		return nil, api.NotFoundf("no such job (jobs are kept for a limited time after their end)")
 	}
 	return j, nil
 }
 
-func (a *API) showJob(w http.ResponseWriter, r *http.Request) error {
-	j, err := a.job(r)
-	if err != nil {
-		return err
+// onJob returns the handler of a request that does something with a job, which is then described.
+func (a *API) onJob(status int, do func(api.Job)) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		j, err := a.job(r)
+		if err != nil {
+			return err
+		}
+		do(j)
+		return reply(w, status, a.jobJSON(r.Context(), j.Status(), j))
 	}
-	return reply(w, http.StatusOK, a.jobJSON(r.Context(), j.Status(), j))
-}
-
-func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
-	j, err := a.job(r)
-	if err != nil {
-		return err
-	}
-	j.Cancel()
-	return reply(w, http.StatusAccepted, a.jobJSON(r.Context(), j.Status(), j))
 }
 
 // jobPicture serves an image of a job, from the gallery if it is there.
@@ -305,8 +260,8 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 		if which := r.FormValue("layer"); which != "" {
 			return a.layer(w, r, j, p, which)
 		}
-		if name := a.record(j.ID()).name(p.Index); name != "" {
-			return a.file(w, r, name)
+		if s, _, _ := a.record(j.ID()).image(p.Index); s.name != "" {
+			return a.file(w, r, s.name)
 		}
 		var b bytes.Buffer
 		if err := api.EncodePNG(&b, p.Result.Pixels(), p.Result.Settings); err != nil {
@@ -336,13 +291,4 @@ type jsonPreview struct {
 	Width  int    `json:"width"`
 	Height int    `json:"height"`
 	Data   []byte `json:"data"` // base64 in JSON
-}
-
-// marshal is [plainjson.Marshal] for values that can be marshalled.
-func marshal(v any) []byte {
-	text, err := plainjson.Marshal(v, "")
-	if err != nil {
-		panic(err)
-	}
-	return text
 }

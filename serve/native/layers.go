@@ -35,20 +35,19 @@ func (a *API) storeLayers(owner string, p *engine.Picture) (names []string, err 
 
 // layer serves a layer of a job's image, by its number, or all of them as ora.
 func (a *API) layer(w http.ResponseWriter, r *http.Request, j api.Job, p *engine.Picture, which string) error {
-	rec := a.record(j.ID())
-	names := rec.layers(p.Index)
+	kept, _, _ := a.record(j.ID()).image(p.Index)
 	n, err := strconv.Atoi(which)
 	switch {
 	case which == "ora":
 	case err != nil || n < 1 || n > p.Result.Settings.Layers:
 		return api.NotFoundf("the image has no such layer")
-	case n <= len(names):
-		return a.file(w, r, names[n-1])
+	case n <= len(kept.layers):
+		return a.file(w, r, kept.layers[n-1])
 	}
 	all, composed := p.Result.Layers, image.Image(nil)
 	if len(all) > 0 {
 		composed = p.Result.Pixels()
-	} else if composed, all, err = a.storedLayers(r, rec.name(p.Index), names); err != nil {
+	} else if composed, all, err = a.storedLayers(r, kept); err != nil {
 		return err
 	}
 	var b bytes.Buffer
@@ -71,12 +70,12 @@ func (a *API) layer(w http.ResponseWriter, r *http.Request, j api.Job, p *engine
 }
 
 // storedLayers reads an image and its layers from the gallery.
-func (a *API) storedLayers(r *http.Request, name string, layers []string) (composed *image.NRGBA, all []*image.NRGBA, err error) {
-	if name == "" || len(layers) == 0 {
+func (a *API) storedLayers(r *http.Request, s stored) (composed *image.NRGBA, all []*image.NRGBA, err error) {
+	if s.name == "" || len(s.layers) == 0 {
 		return nil, nil, api.NotFoundf("the image has no layers")
 	}
-	for _, name := range append([]string{name}, layers...) {
-		f, _, err := a.Gallery.Open(a.owner(r), name)
+	for _, name := range append([]string{s.name}, s.layers...) {
+		f, _, err := a.Gallery.Open(a.Owner(r), name)
 		if err != nil {
 			return nil, nil, gone(err)
 		}

@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"net/http"
 	"slices"
@@ -20,15 +19,7 @@ func (a *API) announce() {
 }
 
 // HangUp ends the streams of those who follow all jobs, whose jobs have ended.
-func (a *API) HangUp() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	select {
-	case <-a.over:
-	default:
-		close(a.over)
-	}
-}
+func (a *API) HangUp() { close(a.over) }
 
 // A liveEvent is an event of a job, or the list of jobs with which a stream begins.
 type liveEvent struct {
@@ -39,13 +30,13 @@ type liveEvent struct {
 
 // live streams the events of all jobs of a client, from whichever API they come.
 func (a *API) live(w http.ResponseWriter, r *http.Request) error {
-	owner := a.owner(r)
+	owner := a.Owner(r)
 	return follow(w, r, "all jobs", func(ctx context.Context) iter.Seq[liveEvent] { return a.liveEvents(ctx, owner) },
-		func(ctx context.Context, e liveEvent) string {
+		func(ctx context.Context, s *api.Stream, e liveEvent) error {
 			if e.id == "" {
-				return fmt.Sprintf("event: jobs\ndata: %s\n\n", marshal(map[string]any{"jobs": e.jobs}))
+				return s.Event(0, "jobs", map[string]any{"jobs": e.jobs})
 			}
-			return a.eventText(ctx, e.id, string(e.Kind), e.Event)
+			return a.send(ctx, s, e.id, string(e.Kind), e.Event)
 		})
 }
 

@@ -60,7 +60,6 @@ func TestLive(t *testing.T) {
 	s.call("POST", "/api/v1/jobs", `{"prompt":"later"}`, 202, nil)
 	expect("queued", `"id":"job3"`, `"prompt":"later"`)
 	s.api.HangUp()
-	s.api.HangUp()
 	expect("end")
 }
 

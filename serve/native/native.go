@@ -8,11 +8,9 @@ import (
 	_ "embed"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/gallery"
@@ -21,18 +19,11 @@ import (
 
 // A Config configures the interface.
 type Config struct {
-	// Private limits clients to their own jobs and images.
-	Private bool
+	api.Config
 	// Gallery stores what jobs generate, nil for no gallery.
 	Gallery *gallery.Gallery
 	// Pulls downloads models, nil for no downloads.
 	Pulls *pulls.Puller
-	// LoRAs lists names of LoRAs that clients may want. Requests may have others, which the
-	// engine checks. It may be nil.
-	LoRAs func() []string
-	// MaxPixels limits the pixels of a generated image, and with [api.InputPixels] those of all images
-	// in a request together. 0 stands for [picture.MaxPixels].
-	MaxPixels int
 	// Log gets errors that no client sees, such as a full disk; nil stands for slog's default.
 	Log *slog.Logger
 }
@@ -41,7 +32,7 @@ type Config struct {
 type API struct {
 	Config
 	engine  api.Engine
-	mux     *http.ServeMux
+	mux     api.Mux
 	storing sync.WaitGroup
 
 	mu   sync.Mutex
@@ -54,87 +45,77 @@ type API struct {
 //go:embed openapi.json
 var openAPI []byte
 
-// A route is a method and a path with its handler.
-type route struct {
-	method, path string
-	handle       func(w http.ResponseWriter, r *http.Request) error
-}
+// A handler answers a request, unless it returns an error.
+type handler func(w http.ResponseWriter, r *http.Request) error
 
-func (a *API) routes() []route {
-	return []route{
-		{"POST", "/api/v1/jobs", a.submit},
-		{"GET", "/api/v1/jobs", a.listJobs},
-		{"GET", "/api/v1/jobs/{id}", a.showJob},
-		{"DELETE", "/api/v1/jobs/{id}", a.cancel},
-		{"DELETE", "/api/v1/jobs/{id}/enhance", a.skip},
-		{"POST", "/api/v1/enhance", func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, false) }},
-		{"POST", "/api/v1/describe", func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, true) }},
-		{"GET", "/api/v1/jobs/{id}/events", a.events},
-		{"GET", "/api/v1/jobs/{id}/pictures/{index}", a.jobPicture},
-		{"GET", "/api/v1/events", a.live},
-		{"GET", "/api/v1/presets", a.listPresets},
-		{"PUT", "/api/v1/presets/{name}", a.savePreset},
-		{"DELETE", "/api/v1/presets/{name}", a.removePreset},
-		{"GET", "/api/v1/models", a.models},
-		{"GET", "/api/v1/loras", a.loras},
-		{"GET", "/api/v1/pulls", a.listPulls},
-		{"POST", "/api/v1/pulls", a.startPull},
-		{"GET", "/api/v1/pulls/{id}", a.showPull},
-		{"DELETE", "/api/v1/pulls/{id}", a.cancelPull},
-		{"GET", "/api/v1/pulls/{id}/events", a.pullEvents},
-		{"GET", "/api/v1/pictures", a.listPictures},
-		{"DELETE", "/api/v1/pictures", a.removePictures},
-		{"GET", "/api/v1/pictures/{name}", a.picture},
-		{"DELETE", "/api/v1/pictures/{name}", a.removePicture},
-		{"PUT", "/api/v1/pictures/{name}/favourite", a.setFavourite},
-		{"DELETE", "/api/v1/pictures/{name}/favourite", a.setFavourite},
-		{"POST", "/api/v1/settings", a.settings},
-		{"GET", "/api/v1/upscalers", a.listUpscalers},
-		{"POST", "/api/v1/upscale", a.upscale},
-		{"GET", "/api/v1/openapi.json", a.openAPI},
+// routes are the handlers by method and path.
+func (a *API) routes() map[string]handler {
+	return map[string]handler{
+		"POST /api/v1/jobs":                        a.submit,
+		"GET /api/v1/jobs":                         a.listJobs,
+		"GET /api/v1/jobs/{id}":                    a.onJob(http.StatusOK, func(api.Job) {}),
+		"DELETE /api/v1/jobs/{id}":                 a.onJob(http.StatusAccepted, api.Job.Cancel),
+		"DELETE /api/v1/jobs/{id}/enhance":         a.onJob(http.StatusAccepted, api.Job.Skip),
+		"POST /api/v1/enhance":                     func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, false) },
+		"POST /api/v1/describe":                    func(w http.ResponseWriter, r *http.Request) error { return a.write(w, r, true) },
+		"GET /api/v1/jobs/{id}/events":             a.events,
+		"GET /api/v1/jobs/{id}/pictures/{index}":   a.jobPicture,
+		"GET /api/v1/events":                       a.live,
+		"GET /api/v1/presets":                      a.listPresets,
+		"PUT /api/v1/presets/{name}":               a.savePreset,
+		"DELETE /api/v1/presets/{name}":            a.removePreset,
+		"GET /api/v1/models":                       a.models,
+		"GET /api/v1/loras":                        a.loras,
+		"GET /api/v1/pulls":                        a.listPulls,
+		"POST /api/v1/pulls":                       a.startPull,
+		"GET /api/v1/pulls/{id}":                   a.showPull,
+		"DELETE /api/v1/pulls/{id}":                a.cancelPull,
+		"GET /api/v1/pulls/{id}/events":            a.pullEvents,
+		"GET /api/v1/pictures":                     a.listPictures,
+		"DELETE /api/v1/pictures":                  a.removePictures,
+		"GET /api/v1/pictures/{name}":              a.picture,
+		"DELETE /api/v1/pictures/{name}":           a.removePicture,
+		"PUT /api/v1/pictures/{name}/favourite":    a.setFavourite,
+		"DELETE /api/v1/pictures/{name}/favourite": a.setFavourite,
+		"POST /api/v1/settings":                    a.settings,
+		"GET /api/v1/upscalers":                    a.listUpscalers,
+		"POST /api/v1/upscale":                     a.upscale,
+		"GET /api/v1/openapi.json":                 a.openAPI,
 	}
 }
 
 // New returns the interface to an engine. It serves the paths that begin with /api/v1/.
 func New(e api.Engine, c Config) *API {
-	if c.MaxPixels <= 0 || c.MaxPixels > picture.MaxPixels {
-		c.MaxPixels = picture.MaxPixels
-	}
+	c.Config = c.WithDefaults()
 	c.Log = cmp.Or(c.Log, slog.Default())
 	a := &API{
-		Config: c, engine: e, mux: http.NewServeMux(), jobs: map[string]*record{},
+		Config: c, engine: e, jobs: map[string]*record{},
 		submitted: make(chan struct{}), over: make(chan struct{}),
 	}
-	methods := map[string][]string{}
-	for _, route := range a.routes() {
-		methods[route.path] = append(methods[route.path], route.method)
-		a.mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "no-store")
-			err := a.missing(route.path)
+	for route, handle := range a.routes() {
+		a.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) {
+			err := a.missing(route)
 			if err == nil {
-				err = route.handle(w, r)
+				err = handle(w, r)
 			}
 			if err != nil {
 				a.fail(w, r, err)
 			}
 		})
 	}
-	for path, allowed := range methods {
-		slices.Sort(allowed)
-		a.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Allow", strings.Join(allowed, ", "))
-			a.fail(w, r, &api.Error{Status: http.StatusMethodNotAllowed, Message: "expected " + strings.Join(allowed, " or ")})
-		})
+	a.mux.Refuse = func(w http.ResponseWriter, r *http.Request, status int) {
+		message := "no such path (see /api/v1/openapi.json)"
+		if status == http.StatusMethodNotAllowed {
+			message = "expected " + strings.ReplaceAll(w.Header().Get("Allow"), ", ", " or ")
+		}
+		a.fail(w, r, &api.Error{Status: status, Message: message})
 	}
-	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, api.NotFoundf("no such path (see /api/v1/openapi.json)"))
-	})
 	return a
 }
 
-// missing returns an error for a path of something that this server does not have.
-func (a *API) missing(path string) error {
-	switch part := strings.Split(path, "/")[3]; {
+// missing returns an error for a route of something that this server does not have.
+func (a *API) missing(route string) error {
+	switch part := strings.Split(route, "/")[3]; {
 	case a.Gallery == nil && (part == "pictures" || part == "presets"):
 		return api.NotFoundf("this server keeps no gallery")
 	case a.Pulls == nil && part == "pulls":
@@ -158,14 +139,6 @@ func (a *API) Wait(ctx context.Context) error {
 	}
 }
 
-// owner returns the client whose jobs and images a request may see, "" for all.
-func (a *API) owner(r *http.Request) string {
-	if !a.Private {
-		return ""
-	}
-	return engine.Client(r.Context())
-}
-
 func (a *API) warn(err error) { a.Log.Warn("storing images", "error", err.Error()) }
 
 func (a *API) openAPI(w http.ResponseWriter, r *http.Request) error {
@@ -174,25 +147,10 @@ func (a *API) openAPI(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-type jsonModel struct {
-	engine.ModelInfo
-	Defaults jsonDefaults `json:"defaults"`
-}
-
-type jsonDefaults struct {
-	Steps             int     `json:"steps"`
-	Guidance          float64 `json:"guidance"`
-	NegativePrompt    string  `json:"negative_prompt,omitempty"`
-	Height            int     `json:"height"`
-	Width             int     `json:"width"`
-	MaxSequenceLength int     `json:"max_sequence_length,omitempty"`
-}
-
 func (a *API) models(w http.ResponseWriter, r *http.Request) error {
-	models := []jsonModel{}
-	for _, m := range a.engine.Models() {
-		m.Created = m.Created.UTC()
-		models = append(models, jsonModel{m, jsonDefaults(m.Defaults)})
+	models := append([]engine.ModelInfo{}, a.engine.Models()...)
+	for i := range models {
+		models[i].Created = models[i].Created.UTC()
 	}
 	return reply(w, http.StatusOK, map[string]any{
 		"models": models, "max_pixels": a.MaxPixels, "max_input_pixels": api.InputPixels(a.MaxPixels),
@@ -200,14 +158,9 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) loras(w http.ResponseWriter, r *http.Request) error {
-	type jsonName struct {
-		Path string `json:"path"`
-	}
-	names := []jsonName{}
-	if a.LoRAs != nil {
-		for _, name := range a.LoRAs() {
-			names = append(names, jsonName{name})
-		}
+	names := []map[string]string{}
+	for _, name := range a.LoRAs() {
+		names = append(names, map[string]string{"path": name})
 	}
 	return reply(w, http.StatusOK, map[string]any{"loras": names})
 }

@@ -57,8 +57,9 @@ func serve(t *testing.T, edit func(*Config)) *service {
 	}
 	t.Cleanup(func() { g.Close() })
 	c := Config{
-		Gallery: g, MaxPixels: 1 << 16, LoRAs: func() []string { return []string{"style"} },
-		Log: slog.New(slog.NewTextHandler(failing{t}, nil)),
+		Config:  api.Config{MaxPixels: 1 << 16, LoRAs: func() []string { return []string{"style"} }},
+		Gallery: g,
+		Log:     slog.New(slog.NewTextHandler(failing{t}, nil)),
 	}
 	if edit != nil {
 		edit(&c)
@@ -136,9 +137,10 @@ func (s *service) call(method, path, body string, status int, into any, header .
 func (s *service) answerSchema(method, path string, status int) any {
 	s.Helper()
 	path, _, _ = strings.Cut(path, "?")
-	for _, route := range s.api.routes() {
-		pattern, parts := strings.Split(route.path, "/"), strings.Split(path, "/")
-		same := len(pattern) == len(parts) && route.method == method
+	for route := range s.api.routes() {
+		routeMethod, routePath, _ := strings.Cut(route, " ")
+		pattern, parts := strings.Split(routePath, "/"), strings.Split(path, "/")
+		same := len(pattern) == len(parts) && routeMethod == method
 		for i := 0; same && i < len(parts); i++ {
 			same = pattern[i] == parts[i] || strings.HasPrefix(pattern[i], "{")
 		}
@@ -146,7 +148,7 @@ func (s *service) answerSchema(method, path string, status int) any {
 			continue
 		}
 		at := any(s.doc)
-		for _, key := range []string{"paths", route.path, strings.ToLower(method), "responses", fmt.Sprint(status)} {
+		for _, key := range []string{"paths", routePath, strings.ToLower(method), "responses", fmt.Sprint(status)} {
 			if at = at.(map[string]any)[key]; at == nil {
 				s.Fatalf("%s %s %d is not in openapi.json", method, path, status)
 			}
@@ -196,8 +198,8 @@ func TestOpenAPIHasTheRoutes(t *testing.T) {
 			described = append(described, strings.ToUpper(method)+" "+path)
 		}
 	}
-	for _, r := range s.api.routes() {
-		served = append(served, r.method+" "+r.path)
+	for route := range s.api.routes() {
+		served = append(served, route)
 	}
 	slices.Sort(described)
 	slices.Sort(served)
@@ -246,7 +248,7 @@ func TestSubmit(t *testing.T) {
 		"previews":3}`
 	s.validate(map[string]any{"$ref": "#/components/schemas/JobRequest"}, []byte(body))
 	h := s.call("POST", "/api/v1/jobs", body, 202, &j)
-	if j.ID != "job0" || j.State != engine.Queued || j.Model != "shapes" || j.Count != 2 || h.Get("Location") != "/api/v1/jobs/job0" {
+	if j.ID != "job0" || j.State != engine.Queued || j.Model != "shapes" || j.Images != 2 || h.Get("Location") != "/api/v1/jobs/job0" {
 		t.Errorf("answer %+v", j)
 	}
 	_, r := s.engine.last()
@@ -380,13 +382,13 @@ func TestBadRequests(t *testing.T) {
 		`{"prompt":"a","image_strength":0.5}`:            "image_strength needs an image",
 		`{"seed":18446744073709551615,"count":2}`:        "seed 18446744073709551615",
 		`{"loras":[{"scale":1}]}`:                        "loras[0].path is missing",
-		`{"image":{"data":"https://example.com/a.png"}}`: "no other URLs",
-		`{"image":{"data":"file:///etc/passwd"}}`:        "no other URLs",
+		`{"image":{"data":"https://example.com/a.png"}}`: "URL, which is not fetched",
+		`{"image":{"data":"file:///etc/passwd"}}`:        "URL, which is not fetched",
 		`{"image":{"data":"data:text/plain,a"}}`:         "base64",
-		`{"image":{"data":"%%%"}}`:                       "invalid base64",
+		`{"image":{"data":"%%%"}}`:                       "image.data: expected base64",
 		`{"image":{"data":"aGVsbG8="}}`:                  "not a PNG",
-		`{"image":{"data":"` + wide + `"}}`:              "513x512 is too large",
-		`{"references":[{"data":"` + half + `"},{"data":"` + half + `"}]}`:  "references[1]: 512x320 is too large",
+		`{"image":{"data":"` + wide + `"}}`:              "513x512: more pixels than",
+		`{"references":[{"data":"` + half + `"},{"data":"` + half + `"}]}`:  "references[1]: 512x320: more pixels than",
 		`{"references":[` + strings.Repeat(`{"data":""},`, 16) + `{}]}`:     "17 references",
 		`{"loras":[` + strings.Repeat(`{"path":"style"},`, 16) + `{}]}`:     "17 loras",
 		`{"image":{"data":"","url":"a"}}`:                                   "url",
@@ -404,7 +406,7 @@ func TestBadRequests(t *testing.T) {
 	if len(s.engine.requests) != 0 {
 		t.Errorf("%d jobs were submitted", len(s.engine.requests))
 	}
-	if h := s.call("PUT", "/api/v1/jobs", "", 405, nil); h.Get("Allow") != "GET, POST" {
+	if h := s.call("PUT", "/api/v1/jobs", "", 405, nil); h.Get("Allow") != "GET, HEAD, POST" {
 		t.Errorf("Allow: %s", h.Get("Allow"))
 	}
 	s.call("GET", "/api/v1/nothing", "", 404, nil)
@@ -501,7 +503,7 @@ func TestEvents(t *testing.T) {
 	var kinds []string
 	for i, e := range first {
 		kinds = append(kinds, e.kind)
-		if e.id != fmt.Sprint(i+1) || e.data.ID != "job0" || e.data.Count != 2 {
+		if e.id != fmt.Sprint(i+1) || e.data.ID != "job0" || e.data.Images != 2 {
 			t.Errorf("event %+v", e)
 		}
 	}
@@ -517,7 +519,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("preview %+v (%v)", p, err)
 	}
 	made := first[5].data.Picture
-	if made.Seed != 7 || made.Name == "" || made.Seconds.Encode != 1 || made.Settings.Prompt != "a <cat>" {
+	if made.Seed != 7 || made.Name == "" || made.Seconds["encode"] != 1 || made.Settings.Prompt != "a <cat>" {
 		t.Errorf("picture %+v", made)
 	}
 	var stored, again []byte
@@ -571,7 +573,7 @@ func TestNobodyReads(t *testing.T) {
 	}
 	var g jsonGallery
 	s.call("GET", "/api/v1/pictures", "", 200, &g)
-	if g.Count != 1 || len(g.Pictures) != 1 || g.Bytes == 0 || g.MaxBytes != gallery.DefaultSize {
+	if g.Count != 1 || len(g.Pictures) != 1 || g.Bytes == 0 || g.Size != gallery.DefaultSize {
 		t.Fatalf("gallery %+v", g)
 	}
 	p := g.Pictures[0]
@@ -722,7 +724,7 @@ func TestPrivate(t *testing.T) {
 func TestModelsAndSettings(t *testing.T) {
 	s := serve(t, nil)
 	var m struct {
-		Models    []jsonModel
+		Models    []engine.ModelInfo
 		MaxPixels int `json:"max_pixels"`
 		MaxInput  int `json:"max_input_pixels"`
 	}
@@ -766,7 +768,7 @@ func FuzzSubmit(f *testing.F) {
 	f.Add(`{"prompt":"a","seed":1,"count":2,"width":64,"height":64}`)
 	f.Add(`{"image":{"data":"data:image/png;base64,aGVsbG8=","name":"a/b"},"references":[{"data":""}],"loras":[{"path":"x","scale":0}]}`)
 	e := &fakeEngine{}
-	api := New(e, Config{MaxPixels: 1 << 16})
+	api := New(e, Config{Config: api.Config{MaxPixels: 1 << 16}})
 	f.Fuzz(func(t *testing.T, body string) {
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/api/v1/jobs", strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")

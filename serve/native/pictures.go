@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/models/errs"
@@ -23,10 +22,8 @@ const (
 
 // A jsonEntry is an image in the gallery.
 type jsonEntry struct {
-	Name      string                     `json:"name"`
+	*gallery.Entry
 	URL       string                     `json:"url"`
-	Created   time.Time                  `json:"created"`
-	Bytes     int64                      `json:"bytes"`
 	Width     int                        `json:"width,omitempty"`
 	Height    int                        `json:"height,omitempty"`
 	Favourite bool                       `json:"favourite"`
@@ -35,10 +32,7 @@ type jsonEntry struct {
 
 type jsonGallery struct {
 	Pictures []jsonEntry `json:"pictures"`
-	Next     string      `json:"next,omitempty"`
-	Count    int         `json:"count"`
-	Bytes    int64       `json:"bytes"`
-	MaxBytes int64       `json:"max_bytes"`
+	gallery.Page
 }
 
 func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
@@ -54,13 +48,13 @@ func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
 			return errs.Requestf("favourite: expected true or false, found %q", text)
 		}
 	}
-	page, err := a.Gallery.List(r.Context(), a.owner(r), r.FormValue("after"), n, q)
+	page, err := a.Gallery.List(r.Context(), a.Owner(r), r.FormValue("after"), n, q)
 	if err != nil {
 		return err
 	}
-	v := jsonGallery{Pictures: []jsonEntry{}, Next: page.Next, Count: page.Count, Bytes: page.Bytes, MaxBytes: page.Size}
+	v := jsonGallery{Pictures: []jsonEntry{}, Page: page}
 	for _, e := range page.Entries {
-		item := jsonEntry{Name: e.Name, URL: "/api/v1/pictures/" + e.Name, Created: e.Created, Bytes: e.Bytes, Favourite: e.Favourite()}
+		item := jsonEntry{Entry: e, URL: "/api/v1/pictures/" + e.Name, Favourite: e.Favourite()}
 		if found := a.Gallery.Settings(r.Context(), e); found != nil {
 			item.Width, item.Height = found.Width, found.Height
 			if item.Settings, err = plainjson.Fields(found.Settings, found.Has); err != nil {
@@ -86,7 +80,7 @@ func (a *API) picture(w http.ResponseWriter, r *http.Request) error {
 
 // file serves an image of the gallery.
 func (a *API) file(w http.ResponseWriter, r *http.Request, name string) error {
-	f, e, err := a.Gallery.Open(a.owner(r), name)
+	f, e, err := a.Gallery.Open(a.Owner(r), name)
 	if err != nil {
 		return gone(err)
 	}
@@ -100,7 +94,6 @@ func (a *API) file(w http.ResponseWriter, r *http.Request, name string) error {
 func pngHeaders(w http.ResponseWriter, r *http.Request, name string) {
 	h := w.Header()
 	h.Set("Content-Type", "image/png")
-	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	h.Set("Cache-Control", "private, max-age=31536000, immutable")
 	if r.FormValue("download") != "" {
@@ -109,7 +102,7 @@ func pngHeaders(w http.ResponseWriter, r *http.Request, name string) {
 }
 
 func (a *API) removePicture(w http.ResponseWriter, r *http.Request) error {
-	if err := a.Gallery.Remove(a.owner(r), r.PathValue("name")); err != nil {
+	if err := a.Gallery.Remove(a.Owner(r), r.PathValue("name")); err != nil {
 		return gone(err)
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -124,7 +117,7 @@ func (a *API) removePictures(w http.ResponseWriter, r *http.Request) error {
 	}
 	removed := 0
 	for _, name := range names {
-		err := a.Gallery.Remove(a.owner(r), name)
+		err := a.Gallery.Remove(a.Owner(r), name)
 		if err == nil {
 			removed++
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -136,10 +129,7 @@ func (a *API) removePictures(w http.ResponseWriter, r *http.Request) error {
 
 // setFavourite makes an image a favourite with PUT, and takes that back with DELETE.
 func (a *API) setFavourite(w http.ResponseWriter, r *http.Request) error {
-	err := a.Gallery.SetFavourite(a.owner(r), r.PathValue("name"), r.Method == http.MethodPut)
-	if errors.Is(err, gallery.ErrFull) {
-		return &api.Error{Status: http.StatusConflict, Code: "gallery_full", Message: err.Error()}
-	}
+	err := a.Gallery.SetFavourite(a.Owner(r), r.PathValue("name"), r.Method == http.MethodPut)
 	if err != nil {
 		return gone(err)
 	}
@@ -169,9 +159,9 @@ func (a *API) settings(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return errs.Requestf("%v", err)
 	}
-	if known := a.LoRAs; known != nil && !found.Source.NamesModel() && len(found.Settings.LoRAs) > 0 {
-		for i, l := range found.Settings.LoRAs {
-			found.Settings.LoRAs[i] = l.Named(known())
+	for i, l := range found.Settings.LoRAs {
+		if !found.Source.NamesModel() {
+			found.Settings.LoRAs[i] = l.Named(a.LoRAs())
 		}
 	}
 	v := jsonFound{

@@ -3,7 +3,6 @@ package native
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 
@@ -14,7 +13,7 @@ import (
 
 // listPresets lists a client's presets. They are in the folder of the gallery.
 func (a *API) listPresets(w http.ResponseWriter, r *http.Request) error {
-	presets, err := a.Gallery.Presets(a.owner(r))
+	presets, err := a.Gallery.Presets(a.Owner(r))
 	if err != nil {
 		return err
 	}
@@ -32,10 +31,7 @@ func (a *API) savePreset(w http.ResponseWriter, r *http.Request) error {
 	if j.Image != nil || j.Mask != nil || j.References != nil {
 		return errs.Requestf("image, mask and references: presets have no images")
 	}
-	err := a.Gallery.SavePreset(a.owner(r), gallery.Preset{Name: r.PathValue("name"), Settings: json.RawMessage(text.Bytes())})
-	if wrong, ok := errors.AsType[*gallery.PresetError](err); ok {
-		return errs.Requestf("%v", wrong)
-	}
+	err := a.Gallery.SavePreset(a.Owner(r), gallery.Preset{Name: r.PathValue("name"), Settings: json.RawMessage(text.Bytes())})
 	if err != nil {
 		return err
 	}
@@ -44,7 +40,7 @@ func (a *API) savePreset(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) removePreset(w http.ResponseWriter, r *http.Request) error {
-	found, err := a.Gallery.RemovePreset(a.owner(r), r.PathValue("name"))
+	found, err := a.Gallery.RemovePreset(a.Owner(r), r.PathValue("name"))
 	if err != nil {
 		return err
 	}

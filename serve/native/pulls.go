@@ -3,9 +3,7 @@ package native
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models/errs"
@@ -14,39 +12,18 @@ import (
 	"github.com/gomflux/gomflux/serve/pulls"
 )
 
-// A jsonPlan is what a download would fetch.
-type jsonPlan struct {
-	Model    pulls.Model `json:"model"`
-	Commit   string      `json:"commit"`
-	Files    int         `json:"files"`
-	Bytes    int64       `json:"total_bytes"`
-	Here     int64       `json:"bytes"`
-	Warnings []string    `json:"warnings,omitempty"`
-	Error    *jsonError  `json:"error,omitempty"` // why it would fail
-}
-
 // A jsonPull is a download. Its names are those of gomflux pull --json.
 type jsonPull struct {
-	ID          string      `json:"id"`
-	Model       string      `json:"model"`
-	State       pulls.State `json:"state"`
-	Own         bool        `json:"own"` // the client can cancel it
-	Bytes       int64       `json:"bytes"`
-	TotalBytes  int64       `json:"total_bytes"`
-	PerSecond   float64     `json:"bytes_per_second"`
-	SecondsLeft float64     `json:"seconds_left"`
-	WaitingFor  string      `json:"waiting_for,omitempty"`
-	Created     time.Time   `json:"created"`
-	Ended       time.Time   `json:"ended,omitzero"`
-	Error       *jsonError  `json:"error,omitempty"`
+	pulls.Status
+	Own         bool       `json:"own"` // the client can cancel it
+	SecondsLeft float64    `json:"seconds_left"`
+	Error       *jsonError `json:"error,omitempty"`
 }
 
 func (a *API) pullJSON(r *http.Request, s pulls.Status) jsonPull {
-	owner := a.owner(r)
-	v := jsonPull{
-		ID: s.ID, Model: s.Model, State: s.State, Own: owner == "" || owner == s.Client, Bytes: s.Here, TotalBytes: s.Bytes,
-		PerSecond: s.PerSecond, SecondsLeft: seconds(s.Left), WaitingFor: s.Waiting, Created: s.Created.UTC(), Ended: s.Ended.UTC(),
-	}
+	owner := a.Owner(r)
+	s.Created, s.Ended = s.Created.UTC(), s.Ended.UTC()
+	v := jsonPull{Status: s, Own: owner == "" || owner == s.Client, SecondsLeft: seconds(s.Left)}
 	if s.Err != nil {
 		_, e := describe(pullError(s.Err))
 		v.Error = &e
@@ -78,9 +55,9 @@ func (a *API) listPulls(w http.ResponseWriter, r *http.Request) error {
 	for _, s := range p.Pulls() {
 		downloads = append(downloads, a.pullJSON(r, s))
 	}
-	v := map[string]any{"allowed": p.Refusal() == "", "models": append([]pulls.Model{}, p.Models()...), "pulls": downloads}
-	if p.Refusal() != "" {
-		v["reason"] = p.Refusal()
+	v := map[string]any{"allowed": p.Refusal == "", "models": append([]pulls.Model{}, p.Models()...), "pulls": downloads}
+	if p.Refusal != "" {
+		v["reason"] = p.Refusal
 	}
 	return reply(w, http.StatusOK, v)
 }
@@ -113,13 +90,14 @@ func (a *API) startPull(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusAccepted, a.pullJSON(r, s))
 }
 
-func planJSON(p *pulls.Plan) jsonPlan {
-	v := jsonPlan{
-		Model: p.Model, Commit: p.Info.Commit, Files: len(p.Files), Bytes: p.Bytes, Here: p.Here, Warnings: p.Warnings,
+// planJSON describes what a download would fetch, and why it would fail.
+func planJSON(p *pulls.Plan) any {
+	v := map[string]any{"model": p.Model, "commit": p.Info.Commit, "files": len(p.Files), "total_bytes": p.Bytes, "bytes": p.Here}
+	if len(p.Warnings) > 0 {
+		v["warnings"] = p.Warnings
 	}
 	if p.Space != nil {
-		_, e := describe(pullError(p.Space))
-		v.Error = &e
+		_, v["error"] = describe(pullError(p.Space))
 	}
 	return v
 }
@@ -146,7 +124,7 @@ func (a *API) cancelPull(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := d.Cancel(a.owner(r)); err != nil {
+	if err := d.Cancel(a.Owner(r)); err != nil {
 		return pullError(err)
 	}
 	return reply(w, http.StatusAccepted, a.pullJSON(r, d.Status()))
@@ -159,11 +137,11 @@ func (a *API) pullEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return follow(w, r, "download", d.Watch, func(_ context.Context, s pulls.Status) string {
+	return follow(w, r, "download", d.Watch, func(_ context.Context, stream *api.Stream, s pulls.Status) error {
 		kind := "progress"
 		if s.State.Ended() {
 			kind = string(s.State)
 		}
-		return fmt.Sprintf("event: %s\ndata: %s\n\n", kind, marshal(a.pullJSON(r, s)))
+		return stream.Event(0, kind, a.pullJSON(r, s))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/hubtest"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/serve/engine"
 	"github.com/gomflux/gomflux/serve/pulls"
 )
 
@@ -40,6 +41,17 @@ func servePulls(t *testing.T, refusal string) (*service, *hubtest.Hub) {
 	})
 	t.Cleanup(p.Close)
 	return serve(t, func(c *Config) { c.Pulls, c.Private = p, true }), h
+}
+
+// A jsonPlan is what a download would fetch.
+type jsonPlan struct {
+	Model    pulls.Model `json:"model"`
+	Commit   string      `json:"commit"`
+	Files    int         `json:"files"`
+	Bytes    int64       `json:"total_bytes"`
+	Here     int64       `json:"bytes"`
+	Warnings []string    `json:"warnings,omitempty"`
+	Error    *jsonError  `json:"error,omitempty"` // why it would fail
 }
 
 func TestPulls(t *testing.T) {
@@ -73,22 +85,22 @@ func TestPulls(t *testing.T) {
 	if pull.Own || pull.State.Ended() {
 		t.Errorf("another client's %+v", pull)
 	}
-	seen := s.followPull(path, func(p jsonPull) bool { return p.Bytes > 1<<18 })
+	seen := s.followPull(path, func(p jsonPull) bool { return p.Here > 1<<18 })
 	s.call("DELETE", path, "", 202, nil)
 	seen = append(seen, s.followPull(path, func(jsonPull) bool { return false })...)
-	if last := seen[len(seen)-1]; last.State != pulls.Canceled || last.Bytes == 0 || last.Ended.IsZero() {
+	if last := seen[len(seen)-1]; last.State != engine.Canceled || last.Here == 0 || last.Ended.IsZero() {
 		t.Errorf("canceled: %+v", last)
 	}
 	release()
 	s.call("POST", "/api/v1/pulls", `{"model":"mine"}`, 202, &pull)
 	seen = s.followPull("/api/v1/pulls/"+pull.ID, func(jsonPull) bool { return false })
-	if last := seen[len(seen)-1]; last.State != pulls.Done || last.Bytes != plan.Bytes || last.TotalBytes != plan.Bytes {
+	if last := seen[len(seen)-1]; last.State != engine.Done || last.Here != plan.Bytes || last.Bytes != plan.Bytes {
 		t.Errorf("done: %+v", last)
 	}
 	s.call("POST", "/api/v1/pulls", `{"model":"other"}`, 202, &pull)
 	s.followPull("/api/v1/pulls/"+pull.ID, func(jsonPull) bool { return false })
 	s.call("GET", "/api/v1/pulls/"+pull.ID, "", 200, &pull)
-	if pull.State != pulls.Failed || pull.Error.Code != "no_access" {
+	if pull.State != engine.Failed || pull.Error.Code != "no_access" {
 		t.Errorf("failed: %+v %+v", pull, pull.Error)
 	}
 	s.call("GET", "/api/v1/pulls", "", 200, &list)

@@ -2,7 +2,6 @@ package native
 
 import (
 	"cmp"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -335,22 +334,11 @@ func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 // subtracts them.
 func decode(field, name string, j jsonImage, pixels *int) (*picture.Picture, picture.SourceImage, error) {
 	var none picture.SourceImage
-	text := j.Data
-	if _, data, ok := api.CutDataURL(text); ok {
-		text = data
-	} else if strings.HasPrefix(text, "data:") {
-		return nil, none, errs.Requestf("%s.data: expected a data URL with base64", field)
-	} else if strings.Contains(text, "://") {
-		return nil, none, errs.Requestf("%s.data: expected base64 or a data URL, since this server opens no other URLs", field)
-	}
-	data, err := base64.StdEncoding.DecodeString(text)
+	data, err := api.DecodeBase64(j.Data)
 	if err != nil {
-		return nil, none, errs.Requestf("%s.data: invalid base64", field)
+		return nil, none, errs.Requestf("%s.data: %v", field, err)
 	}
 	pic, err := api.DecodeImage(data, pixels)
-	if large, ok := errors.AsType[*api.SizeError](err); ok {
-		return nil, none, errs.Requestf("%s: %dx%d is too large for this server", field, large.Width, large.Height)
-	}
 	if err != nil {
 		return nil, none, errs.Requestf("%s: %v", field, err)
 	}

@@ -36,13 +36,3 @@ func (a *API) write(w http.ResponseWriter, r *http.Request, describe bool) error
 	a.announce()
 	return a.accepted(w, r, j)
 }
-
-// skip ends the rewriting of a job's prompt: its images are generated with the prompt as it was typed.
-func (a *API) skip(w http.ResponseWriter, r *http.Request) error {
-	j, err := a.job(r)
-	if err != nil {
-		return err
-	}
-	j.Skip()
-	return reply(w, http.StatusAccepted, a.jobJSON(r.Context(), j.Status(), j))
-}

@@ -33,7 +33,7 @@ func TestTexts(t *testing.T) {
 	job, r := s.engine.last()
 	parts := r.Messages[0].Parts
 	if r.Seeds != nil || r.Options.Image != nil || parts[0].Image.Bounds().Dx() != 16 || parts[1].Text != family.Describe ||
-		r.Language.Seed != 8 || j.Count != 0 || h.Get("Location") != "/api/v1/jobs/"+j.ID {
+		r.Language.Seed != 8 || j.Images != 0 || h.Get("Location") != "/api/v1/jobs/"+j.ID {
 		t.Errorf("request %+v, job %+v", r, j)
 	}
 	s.call("POST", "/api/v1/describe", `{"image":{"data":"`+img+`"},"prompt":"why?"}`, 202, nil)
@@ -52,7 +52,8 @@ func TestTexts(t *testing.T) {
 	if e := events[1].data; events[1].kind != "text" || e.Text != "hm" || !e.Thinking {
 		t.Errorf("event %+v", e)
 	}
-	if e := events[3].data; events[3].kind != "written" || e.Answer == nil || *e.Answer != (jsonAnswer{"a cat", "shapes", 9, 3, true}) {
+	answer := gomflux.Answer{Text: "a cat", Model: "shapes", PromptTokens: 9, Tokens: 3, Whole: true}
+	if e := events[3].data; events[3].kind != "written" || e.Answer == nil || *e.Answer != answer {
 		t.Errorf("event %+v", e)
 	}
 	s.call("DELETE", "/api/v1/jobs/job0/enhance", "", 202, nil)

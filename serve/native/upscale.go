@@ -71,7 +71,6 @@ func (a *API) upscale(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set("Content-Type", "image/png")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Write(b.Bytes()) // if it fails, the client is gone
 	return nil
 }

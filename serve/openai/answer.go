@@ -12,36 +12,6 @@ import (
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
-// An answer is OpenAI's ImagesResponse. Model and the seeds are additions.
-type answer struct {
-	Created      int64       `json:"created"`
-	Background   string      `json:"background"`
-	Data         []imageData `json:"data"`
-	OutputFormat string      `json:"output_format"`
-	Quality      string      `json:"quality"`
-	Size         string      `json:"size"`
-	Usage        usage       `json:"usage"`
-	Model        string      `json:"model"`
-}
-
-type imageData struct {
-	B64JSON string `json:"b64_json,omitempty"`
-	URL     string `json:"url,omitempty"`
-	Seed    uint64 `json:"seed"`
-}
-
-type usage struct {
-	InputTokens  int          `json:"input_tokens"`
-	InputDetails inputDetails `json:"input_tokens_details"`
-	OutputTokens int          `json:"output_tokens"`
-	TotalTokens  int          `json:"total_tokens"`
-}
-
-type inputDetails struct {
-	ImageTokens int `json:"image_tokens"`
-	TextTokens  int `json:"text_tokens"`
-}
-
 // imageTokens returns the number of tokens of an image: one for each 16x16 pixels.
 func imageTokens(width, height int) int {
 	const side = 16
@@ -49,16 +19,17 @@ func imageTokens(width, height int) int {
 }
 
 // usageOf counts the tokens of some images of a request. They share its input.
-func (r *request) usageOf(pictures []*engine.Picture) usage {
-	var u usage
+func (r *request) usageOf(pictures []*engine.Picture) map[string]any {
+	text, output := 0, 0
 	for _, p := range pictures {
-		u.InputDetails.TextTokens = p.Result.PromptTokens
-		u.OutputTokens += imageTokens(p.Result.Image.Bounds().Dx(), p.Result.Image.Bounds().Dy())
+		text = p.Result.PromptTokens
+		output += imageTokens(p.Result.Image.Bounds().Dx(), p.Result.Image.Bounds().Dy())
 	}
-	u.InputDetails.ImageTokens = r.inputUnits
-	u.InputTokens = u.InputDetails.TextTokens + u.InputDetails.ImageTokens
-	u.TotalTokens = u.InputTokens + u.OutputTokens
-	return u
+	input := text + r.inputUnits
+	return map[string]any{
+		"input_tokens": input, "input_tokens_details": map[string]int{"image_tokens": r.inputUnits, "text_tokens": text},
+		"output_tokens": output, "total_tokens": input + output,
+	}
 }
 
 // encode returns the file of an image: the bytes that gomflux generate writes, unless the request
@@ -99,29 +70,30 @@ func sizeText(img image.Image) string {
 	return strconv.Itoa(size.X) + "x" + strconv.Itoa(size.Y)
 }
 
-// answer returns the answer to a request that is not streamed.
-func (h *Handler) answer(r *http.Request, req *request, pictures []*engine.Picture) (*answer, error) {
-	a := &answer{
-		Created: h.config.Now().Unix(), Background: req.backgroundOf(pictures), Data: []imageData{}, OutputFormat: req.format,
-		Quality: req.quality, Usage: req.usageOf(pictures), Model: req.job.Model,
-	}
+// answer returns the answer to a request that is not streamed, OpenAI's ImagesResponse. The model and the seeds are
+// additions.
+func (h *Handler) answer(r *http.Request, req *request, pictures []*engine.Picture) (any, error) {
+	data, size := []any{}, ""
 	for _, p := range pictures {
-		data, err := req.encode(p)
+		file, err := req.encode(p)
 		if err != nil {
 			return nil, err
 		}
-		a.Size = sizeText(p.Result.Image)
-		one := imageData{Seed: p.Seed}
+		size = sizeText(p.Result.Image)
+		one := map[string]any{"seed": p.Seed}
 		if req.url {
 			name := engine.NewID() + "." + req.format
-			h.files.Put(name, data)
-			one.URL = h.baseURL(r) + "/v1/files/" + name
+			h.files.Put(name, file)
+			one["url"] = h.baseURL(r) + "/v1/files/" + name
 		} else {
-			one.B64JSON = base64.StdEncoding.EncodeToString(data)
+			one["b64_json"] = base64.StdEncoding.EncodeToString(file)
 		}
-		a.Data = append(a.Data, one)
+		data = append(data, one)
 	}
-	return a, nil
+	return map[string]any{
+		"created": h.config.Now().Unix(), "background": req.backgroundOf(pictures), "data": data, "output_format": req.format,
+		"quality": req.quality, "size": size, "usage": req.usageOf(pictures), "model": req.job.Model,
+	}, nil
 }
 
 // baseURL returns the beginning of the URLs of a request's server.

@@ -242,8 +242,8 @@ func TestNoModels(t *testing.T) {
 	e.models = []engine.ModelInfo{{Name: "a", Default: true, Missing: "is gone"}}
 	checkError(t, postJSON(h, generations, `{"prompt": "x"}`), "missing default", 404, "model", "model_not_found", "model a: is gone")
 	e.models[0].Missing = ""
-	checkError(t, postJSON(h, generations, `{"prompt": "x", "loras": [{"name": "y"}]}`), "LoRA", 400, "loras",
-		"invalid_value", "has no LoRAs")
+	checkError(t, postJSON(h, generations, `{"prompt": "x", "loras": [{"name": "y"}]}`), "LoRA", 404, "loras",
+		"model_not_found", "LoRA y")
 	image := dataURL(pngOf(t, testImage(8, 8, 0)))
 	checkError(t, postJSON(h, edits, `{"prompt": "x", "image": "`+image+`"}`), "no editor", 400, "model", "unsupported_value",
 		"a takes no reference images (give strength")

@@ -25,35 +25,6 @@ const (
 	messagesField = "messages"
 )
 
-// A completion is OpenAI's ChatCompletion or, in a stream, ChatCompletionChunk.
-type completion struct {
-	ID      string       `json:"id"`
-	Object  string       `json:"object"`
-	Created int64        `json:"created"`
-	Model   string       `json:"model"`
-	Choices []chatChoice `json:"choices"`
-	Usage   *chatUsage   `json:"usage,omitempty"`
-}
-
-type chatChoice struct {
-	Index        int          `json:"index"`
-	Message      *chatMessage `json:"message,omitempty"`
-	Delta        *chatMessage `json:"delta,omitempty"`
-	LogProbs     *struct{}    `json:"logprobs"`
-	FinishReason *string      `json:"finish_reason"`
-}
-
-type chatMessage struct {
-	Role    string  `json:"role,omitempty"`
-	Content *string `json:"content,omitempty"`
-}
-
-type chatUsage struct {
-	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"`
-	TotalTokens      int `json:"total_tokens"`
-}
-
 // chat answers a conversation. Fields that have no effect here are ignored, since chat clients send many.
 func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 	f, err := h.read(w, r, h.config.MaxBody, false, nil)
@@ -68,42 +39,56 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 		Usage bool `json:"include_usage"`
 	}
 	_ = json.Unmarshal([]byte(f.values["stream_options"].text), &options) // false if it fails
-	c := completion{ID: "chatcmpl-" + engine.NewID(), Object: "chat.completion", Created: h.config.Now().Unix(), Model: x.job.Model}
+	id, created := "chatcmpl-"+engine.NewID(), h.config.Now().Unix()
+	// completion returns OpenAI's ChatCompletion or, in a stream, ChatCompletionChunk
+	completion := func(object string, usage map[string]int, choices ...map[string]any) map[string]any {
+		c := map[string]any{"id": id, "object": object, "created": created, "model": x.job.Model, "choices": choices}
+		if choices == nil {
+			c["choices"] = []any{}
+		}
+		if usage != nil {
+			c["usage"] = usage
+		}
+		return c
+	}
 	role := "assistant"
-	chunk := func(s *api.Stream, text, finish *string) error {
-		c.Object, c.Choices = "chat.completion.chunk", []chatChoice{{Delta: &chatMessage{role, text}, FinishReason: finish}}
-		role = "" // only the first one has it
-		return s.Event("", c)
+	chunk := func(s *api.Stream, delta map[string]string, finish any) error {
+		if role != "" { // only the first one has it
+			delta["role"], role = role, ""
+		}
+		return s.Event(0, "", completion("chat.completion.chunk", nil,
+			map[string]any{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": finish}))
 	}
 	event := func(s *api.Stream, e engine.Event) error {
 		switch a := e.Status.Answer; {
 		case e.Kind == engine.EventText && !e.Thinking:
-			return chunk(s, &e.Text, nil)
+			return chunk(s, map[string]string{"content": e.Text}, nil)
 		case e.Kind == engine.EventWritten:
 			finish, usage := finished(a)
-			if err := chunk(s, nil, finish); err != nil || !options.Usage {
+			if err := chunk(s, map[string]string{}, finish); err != nil || !options.Usage {
 				return err
 			}
-			c.Choices, c.Usage = []chatChoice{}, usage
-			return s.Event("", c)
+			return s.Event(0, "", completion("chat.completion.chunk", usage))
 		}
 		return ended(s, e)
 	}
 	return h.run(w, r, x, event, func(job api.Job) (any, error) {
 		a := job.Status().Answer
 		finish, usage := finished(a)
-		c.Choices, c.Usage = []chatChoice{{Message: &chatMessage{role, &a.Text}, FinishReason: finish}}, usage
-		return c, nil
+		message := map[string]string{"role": role, "content": a.Text}
+		return completion("chat.completion", usage,
+			map[string]any{"index": 0, "message": message, "logprobs": nil, "finish_reason": finish}), nil
 	})
 }
 
 // finished returns why an answer has ended, and its usage.
-func finished(a *gomflux.Answer) (finish *string, usage *chatUsage) {
-	reason := "length"
-	if a.Whole {
+func finished(a *gomflux.Answer) (reason string, usage map[string]int) {
+	if reason = "length"; a.Whole {
 		reason = "stop"
 	}
-	return &reason, &chatUsage{a.PromptTokens, a.Tokens, a.PromptTokens + a.Tokens}
+	return reason, map[string]int{
+		"prompt_tokens": a.PromptTokens, "completion_tokens": a.Tokens, "total_tokens": a.PromptTokens + a.Tokens,
+	}
 }
 
 // chatRequest reads a request.
@@ -125,7 +110,7 @@ func (h *Handler) chatRequest(f *form) (*exchange, error) {
 	if err := x.chooseModel(h.engine.Models(), name, len(f.images) > 0); err != nil {
 		return nil, err
 	}
-	images, _, err := f.decode(h.config.MaxInputPixels)
+	images, _, err := f.decode(api.InputPixels(h.config.MaxPixels))
 	for _, message := range x.job.Messages {
 		for i, p := range message.Parts {
 			if p.Text == "" && len(images) > 0 {

@@ -67,6 +67,35 @@ var chatBodies = map[string]struct {
 		s: gomflux.Sampling{Temperature: 0.8, TopP: 0.95}},
 }
 
+// A completion is OpenAI's ChatCompletion or, in a stream, ChatCompletionChunk.
+type completion struct {
+	ID      string       `json:"id"`
+	Object  string       `json:"object"`
+	Created int64        `json:"created"`
+	Model   string       `json:"model"`
+	Choices []chatChoice `json:"choices"`
+	Usage   *chatUsage   `json:"usage,omitempty"`
+}
+
+type chatChoice struct {
+	Index        int          `json:"index"`
+	Message      *chatMessage `json:"message,omitempty"`
+	Delta        *chatMessage `json:"delta,omitempty"`
+	LogProbs     *struct{}    `json:"logprobs"`
+	FinishReason *string      `json:"finish_reason"`
+}
+
+type chatMessage struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
+
+type chatUsage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+}
+
 func TestChat(t *testing.T) {
 	url := dataURL(pngOf(t, testImage(8, 4, 0)))
 	for name, test := range chatBodies {

@@ -115,7 +115,7 @@ func writeError(w http.ResponseWriter, err error) {
 		// OpenAI's clients repeat requests that fail in this way, unless they are told not to
 		h.Set("X-Should-Retry", "false")
 	}
-	api.WriteJSON(w, e.status, errorBody{e})
+	api.WriteJSON(w, e.status, map[string]*apiError{"error": e})
 }
 
 // codes are those of errors that the server finds, by status.
@@ -127,8 +127,4 @@ var codes = map[int]string{
 // WriteError writes an error that the server found before a request reached its handler.
 func WriteError(w http.ResponseWriter, status int, message string) {
 	writeError(w, failure(status, codes[status], "%s", message))
-}
-
-type errorBody struct {
-	Error *apiError `json:"error"`
 }

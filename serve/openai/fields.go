@@ -39,28 +39,21 @@ type value struct {
 	form bool
 }
 
-// fields are the values of a request, by name. Fields that are null or, in a form, empty are left out,
-// except for an empty prompt.
-type fields struct {
-	values map[string]value
-	err    error // the first one of reading a value
-}
-
 // fail notes an error.
-func (f *fields) fail(err error) {
+func (f *form) fail(err error) {
 	if f.err == nil {
 		f.err = err
 	}
 }
 
 // invalid notes an error about the value of a field.
-func (f *fields) invalid(param, format string, args ...any) { f.fail(invalid(param, format, args...)) }
+func (f *form) invalid(param, format string, args ...any) { f.fail(invalid(param, format, args...)) }
 
 // has reports whether a field is there.
-func (f *fields) has(name string) bool { _, ok := f.values[name]; return ok }
+func (f *form) has(name string) bool { _, ok := f.values[name]; return ok }
 
 // take removes a field.
-func (f *fields) take(name string) (value, bool) {
+func (f *form) take(name string) (value, bool) {
 	v, ok := f.values[name]
 	delete(f.values, name)
 	return v, ok
@@ -95,7 +88,7 @@ func parseJSON(body io.Reader, check func(name string) error) (*form, error) {
 	if problem != "" {
 		return nil, failure(http.StatusBadRequest, "invalid_json", "%s", problem)
 	}
-	f := &form{fields: fields{values: map[string]value{}}}
+	f := &form{values: map[string]value{}}
 	for name, raw := range members {
 		if check != nil {
 			if err := check(name); err != nil {
@@ -154,7 +147,7 @@ func (v value) found() string {
 }
 
 // string returns the text of a field, "" without one.
-func (f *fields) string(name string) string {
+func (f *form) string(name string) string {
 	v, ok := f.values[name]
 	text := v.text
 	if ok && !v.form {
@@ -175,7 +168,7 @@ func (f *fields) string(name string) string {
 }
 
 // number returns the text of a number, and whether the field is one.
-func (f *fields) number(name, expected string) (string, bool) {
+func (f *form) number(name, expected string) (string, bool) {
 	v, ok := f.values[name]
 	text := strings.TrimSpace(v.text)
 	if ok && (!strings.HasPrefix(text, "-") && (text == "" || text[0] < '0' || text[0] > '9') || !json.Valid([]byte(text))) {
@@ -195,7 +188,7 @@ func quoted(text string) string {
 }
 
 // int returns a whole number, and whether the field is there.
-func (f *fields) int(name string, least, most int) (int, bool) {
+func (f *form) int(name string, least, most int) (int, bool) {
 	expected := fmt.Sprintf("a whole number from %d to %d", least, most)
 	text, ok := f.number(name, expected)
 	if !ok {
@@ -209,7 +202,7 @@ func (f *fields) int(name string, least, most int) (int, bool) {
 }
 
 // float returns a finite number, and whether the field is there.
-func (f *fields) float(name string) (float64, bool) {
+func (f *form) float(name string) (float64, bool) {
 	text, ok := f.number(name, "a number")
 	if !ok {
 		return 0, false
@@ -222,7 +215,7 @@ func (f *fields) float(name string) (float64, bool) {
 }
 
 // seed returns a seed, nil without one.
-func (f *fields) seed(name string) *uint64 {
+func (f *form) seed(name string) *uint64 {
 	const expected = "a whole number from 0 to 18446744073709551615 (leave it out for a random seed)"
 	text, ok := f.number(name, expected)
 	if !ok {
@@ -236,7 +229,7 @@ func (f *fields) seed(name string) *uint64 {
 }
 
 // bool returns a boolean, false without one.
-func (f *fields) bool(name string) bool {
+func (f *form) bool(name string) bool {
 	v, ok := f.values[name]
 	text := v.text
 	if v.form { // Python's clients write True
@@ -249,7 +242,7 @@ func (f *fields) bool(name string) bool {
 }
 
 // word returns a field that has one of a few values, the first of them without one.
-func (f *fields) word(name string, words ...string) string {
+func (f *form) word(name string, words ...string) string {
 	text := cmp.Or(f.string(name), words[0])
 	if !slices.Contains(words, text) {
 		f.invalid(name, "expected %s, found %s", strings.Join(words, ", "), quoted(text))
@@ -258,7 +251,7 @@ func (f *fields) word(name string, words ...string) string {
 }
 
 // either returns the name of a field that has two.
-func (f *fields) either(name, other string) string {
+func (f *form) either(name, other string) string {
 	switch {
 	case !f.has(other):
 		return name

@@ -5,10 +5,13 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// maxFiles limits the bytes of all images that are kept under URLs.
-const maxFiles = 256 << 20
+const (
+	maxFiles  = 256 << 20 // bytes of all images that are kept under URLs
+	keepFiles = time.Hour // for which an image is kept
+)
 
 // serveFile serves an image, which is kept under an unguessable name for a while. Knowing the name is the
 // permission to read it.
@@ -22,7 +25,6 @@ func (h *Handler) serveFile(w http.ResponseWriter, r *http.Request) error {
 	head.Set("Content-Type", "image/"+strings.TrimPrefix(path.Ext(name), "."))
 	head.Set("Content-Length", strconv.Itoa(len(data)))
 	head.Set("Cache-Control", "private, no-store")
-	head.Set("X-Content-Type-Options", "nosniff")
 	head.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	if r.Method != http.MethodHead {
 		w.Write(data) // a client that went away is no error of the server

@@ -40,9 +40,11 @@ type upload struct {
 	data  []byte
 }
 
-// A form has the fields, the images and the mask of a request.
+// A form has the fields, the images and the mask of a request. Fields that are null or, in a form, empty are left out,
+// except for an empty prompt.
 type form struct {
-	fields
+	values map[string]value // of fields, by name
+	err    error            // the first one of reading a value
 	images []upload
 	mask   *upload // nil without one
 }
@@ -83,7 +85,7 @@ func parseForm(body io.Reader, boundary string) (*form, error) {
 	if boundary == "" {
 		return nil, failure(400, "invalid_form", "Content-Type multipart/form-data: the boundary is missing")
 	}
-	r, f := multipart.NewReader(body, boundary), &form{fields: fields{values: map[string]value{}}}
+	r, f := multipart.NewReader(body, boundary), &form{values: map[string]value{}}
 	var loras loraParts
 	for parts := 0; ; parts++ {
 		part, err := r.NextRawPart()

@@ -28,11 +28,6 @@ type model struct {
 	family.Licence
 }
 
-type modelList struct {
-	Object string  `json:"object"`
-	Data   []model `json:"data"`
-}
-
 func modelOf(m *engine.ModelInfo) model {
 	owner, _, ok := strings.Cut(m.Name, "/")
 	if !ok || owner == "" {
@@ -47,13 +42,13 @@ func modelOf(m *engine.ModelInfo) model {
 
 // listModels lists the models that are there.
 func (h *Handler) listModels(w http.ResponseWriter, _ *http.Request) error {
-	list := modelList{Object: "list", Data: []model{}}
+	list := []model{}
 	for _, m := range h.engine.Models() {
 		if m.Missing == "" || m.OnlyWrites {
-			list.Data = append(list.Data, modelOf(&m))
+			list = append(list, modelOf(&m))
 		}
 	}
-	api.WriteJSON(w, http.StatusOK, list)
+	api.WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 	return nil
 }
 

@@ -16,29 +16,17 @@ import (
 	"context"
 	"iter"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // A Config configures a Handler. Fields with the value zero stand for the defaults.
 type Config struct {
-	// LoRA returns the LoRA of a name in a request. It must not open what the name may be the
-	// path of. nil refuses LoRAs.
-	LoRA func(name string) (gomflux.LoRA, error)
-	// LoRAs lists names of LoRAs that prompts can name, <lora:name:0.8>. nil leaves those as text.
-	LoRAs func() []string
+	api.Config
 	// MaxBody is the largest body of a request in bytes (default 50 MB).
 	MaxBody int64
-	// MaxInputPixels is the largest number of pixels of all images of a request (default 64
-	// million).
-	MaxInputPixels int
-	// KeepFiles is how long images are kept under URLs (default an hour).
-	KeepFiles time.Duration
 	// BaseURL is the beginning of URLs, such as https://example.com. "" stands for the host of
 	// the request.
 	BaseURL string
@@ -50,7 +38,7 @@ type Config struct {
 type Handler struct {
 	engine api.Engine
 	config Config
-	mux    *http.ServeMux
+	mux    api.Mux
 	files  api.Files     // under URLs
 	tick   time.Duration // between comments in a stream without events
 }
@@ -58,64 +46,51 @@ type Handler struct {
 // New returns the handler of an engine.
 func New(e api.Engine, c Config) *Handler {
 	c.MaxBody = cmp.Or(c.MaxBody, 50_000_000)
-	c.MaxInputPixels = cmp.Or(c.MaxInputPixels, 64_000_000)
-	c.KeepFiles = cmp.Or(c.KeepFiles, time.Hour)
+	c.Config = c.WithDefaults()
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	h := &Handler{
-		engine: e, config: c, mux: http.NewServeMux(),
-		files: api.Files{Keep: c.KeepFiles, Most: maxFiles, Now: c.Now},
+		engine: e, config: c,
+		files: api.Files{Keep: keepFiles, Most: maxFiles, Now: c.Now},
 		tick:  api.Beat,
 	}
-	h.handle("/v1/images/generations", http.MethodPost, h.generations)
-	h.handle("/v1/images/edits", http.MethodPost, h.edits)
-	h.handle("/v1/images/variations", http.MethodPost, func(http.ResponseWriter, *http.Request) error {
-		return failure(http.StatusNotImplemented, "not_supported", "variations of images are not supported (use /v1/images/edits)")
-	})
-	h.handle("/v1/chat/completions", http.MethodPost, h.chat)
-	h.handle("/v1/models", http.MethodGet, h.listModels)
-	h.handle("/v1/models/{id...}", http.MethodGet, h.oneModel)
-	h.handle("/v1/files/{name}", http.MethodGet, h.serveFile)
-	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, failure(http.StatusNotFound, "unknown_url", "this server has no %s %s (it has %s)", r.Method,
-			quoted(r.URL.Path), "/v1/images/generations, /v1/images/edits, /v1/chat/completions and /v1/models"))
-	})
+	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"POST /v1/images/generations": func(w http.ResponseWriter, r *http.Request) error { return h.images(w, r, false) },
+		"POST /v1/images/edits":       func(w http.ResponseWriter, r *http.Request) error { return h.images(w, r, true) },
+		"POST /v1/images/variations": func(http.ResponseWriter, *http.Request) error {
+			return failure(http.StatusNotImplemented, "not_supported", "variations of images are not supported (use /v1/images/edits)")
+		},
+		"POST /v1/chat/completions": h.chat, "GET /v1/models": h.listModels, "GET /v1/models/{id...}": h.oneModel,
+		"GET /v1/files/{name}": h.serveFile,
+	} {
+		h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := f(w, r); err != nil && r.Context().Err() == nil { // somebody reads it
+				writeError(w, err)
+			}
+		})
+	}
+	h.mux.Refuse = refuse
 	return h
 }
 
-// handle adds a route with a method, its HEAD if it is GET, and OPTIONS.
-func (h *Handler) handle(pattern, method string, f func(http.ResponseWriter, *http.Request) error) {
-	methods := []string{method, http.MethodOptions}
-	if method == http.MethodGet {
-		methods = slices.Insert(methods, 1, http.MethodHead)
+// refuse answers a request without a handler, and OPTIONS for a path that has one.
+func refuse(w http.ResponseWriter, r *http.Request, status int) {
+	if status == http.StatusNotFound {
+		writeError(w, failure(status, "unknown_url", "this server has no %s %s (it has %s)", r.Method, quoted(r.URL.Path),
+			"/v1/images/generations, /v1/images/edits, /v1/chat/completions and /v1/models"))
+		return
 	}
-	allow := strings.Join(methods, ", ")
-	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		var err error
-		switch {
-		case r.Method == http.MethodOptions:
-			w.Header().Set("Allow", allow)
-			w.WriteHeader(http.StatusNoContent)
-		case !slices.Contains(methods, r.Method):
-			w.Header().Set("Allow", allow)
-			err = failure(http.StatusMethodNotAllowed, "method_not_allowed", "the method %s is not allowed (expected %s)",
-				quoted(r.Method), allow)
-		default:
-			err = f(w, r)
-		}
-		if err != nil && r.Context().Err() == nil { // nobody reads it
-			writeError(w, err)
-		}
-	})
+	allow := w.Header().Get("Allow") + ", " + http.MethodOptions
+	w.Header().Set("Allow", allow)
+	if r.Method == http.MethodOptions {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	writeError(w, failure(status, "method_not_allowed", "the method %s is not allowed (expected %s)", quoted(r.Method), allow))
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
-
-func (h *Handler) generations(w http.ResponseWriter, r *http.Request) error {
-	return h.images(w, r, false)
-}
-func (h *Handler) edits(w http.ResponseWriter, r *http.Request) error { return h.images(w, r, true) }
 
 // images generates or edits images.
 func (h *Handler) images(w http.ResponseWriter, r *http.Request, edit bool) error {
@@ -157,7 +132,7 @@ func (h *Handler) run(w http.ResponseWriter, r *http.Request, x *exchange,
 		if err == nil || !s.Begun {
 			return err
 		}
-		_ = s.Event("error", errorBody{publicError(err)}) // which OpenAI's clients raise; they may be gone
+		_ = s.Event(0, "error", map[string]*apiError{"error": publicError(err)}) // which OpenAI's clients raise; they may be gone
 		return nil
 	}
 	if err := job.Wait(r.Context()); err != nil {

@@ -56,6 +56,11 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (api.Job, error
 	if e.submit != nil {
 		return nil, e.submit
 	}
+	for _, l := range r.LoRAs {
+		if l.Path != "style" {
+			return nil, fmt.Errorf("LoRA %s: %w", l.Path, errs.ErrNotFound)
+		}
+	}
 	e.requests = append(e.requests, r)
 	j := &fakeJob{e: e, r: r, canceled: make(chan struct{})}
 	e.jobs = append(e.jobs, j)
@@ -202,13 +207,7 @@ func newFake() *fakeEngine { return &fakeEngine{models: testModels} }
 
 func testConfig() Config {
 	return Config{
-		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }, MaxInputPixels: 1 << 20,
-		LoRA: func(name string) (gomflux.LoRA, error) {
-			if name != "style" {
-				return gomflux.LoRA{}, fmt.Errorf("LoRA %s: %w", name, errs.ErrNotFound)
-			}
-			return gomflux.LoRA{Path: "owner/style:style.safetensors"}, nil
-		},
+		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }, Config: api.Config{MaxPixels: 1 << 18},
 	}
 }
 
@@ -262,6 +261,36 @@ const (
 	edits       = "/v1/images/edits"
 )
 
+// An answer is OpenAI's ImagesResponse. Model and the seeds are additions.
+type answer struct {
+	Created      int64       `json:"created"`
+	Background   string      `json:"background"`
+	Data         []imageData `json:"data"`
+	OutputFormat string      `json:"output_format"`
+	Quality      string      `json:"quality"`
+	Size         string      `json:"size"`
+	Usage        usage       `json:"usage"`
+	Model        string      `json:"model"`
+}
+
+type imageData struct {
+	B64JSON string `json:"b64_json,omitempty"`
+	URL     string `json:"url,omitempty"`
+	Seed    uint64 `json:"seed"`
+}
+
+type usage struct {
+	InputTokens  int          `json:"input_tokens"`
+	InputDetails inputDetails `json:"input_tokens_details"`
+	OutputTokens int          `json:"output_tokens"`
+	TotalTokens  int          `json:"total_tokens"`
+}
+
+type inputDetails struct {
+	ImageTokens int `json:"image_tokens"`
+	TextTokens  int `json:"text_tokens"`
+}
+
 // decodeAnswer reads an answer with status 200 strictly: every field must be known.
 func decodeAnswer(t *testing.T, r *http.Response) answer {
 	t.Helper()
@@ -311,8 +340,7 @@ func TestGenerate(t *testing.T) {
 	if !slices.Equal(got.Seeds, []uint64{7, 8, 9}) {
 		t.Errorf("seeds %v", got.Seeds)
 	}
-	const path = "owner/style:style.safetensors"
-	if !slices.Equal(got.LoRAs, []gomflux.LoRA{{Path: path, Scale: 0.5}, {Path: path}}) {
+	if !slices.Equal(got.LoRAs, []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "style"}}) {
 		t.Errorf("LoRAs %v", got.LoRAs)
 	}
 	want := usage{InputTokens: 12, InputDetails: inputDetails{TextTokens: 12}, OutputTokens: 18, TotalTokens: 30}

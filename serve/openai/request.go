@@ -120,13 +120,11 @@ func (h *Handler) parse(f *form, edit bool) (*request, error) {
 	if r.job.Options.Background == gomflux.TransparentBackground && !model.HasAlpha {
 		return nil, noTransparency(h.engine.Models(), model)
 	}
-	if r.job.LoRAs, err = h.loras(f); err != nil {
+	if r.job.LoRAs, err = f.loras(); err != nil {
 		return nil, err
 	}
-	if h.config.LoRAs != nil {
-		if err := api.CutLoRAs(&r.job, h.config.LoRAs, maxLoRAs); err != nil {
-			return nil, invalid(promptField, "%v", err)
-		}
+	if err := api.CutLoRAs(&r.job, h.config.LoRAs, maxLoRAs); err != nil {
+		return nil, invalid(promptField, "%v", err)
 	}
 	if !edit {
 		return r, nil
@@ -137,7 +135,7 @@ func (h *Handler) parse(f *form, edit bool) (*request, error) {
 // addImages decodes the images of an edit.
 func (h *Handler) addImages(r *request, f *form, model *engine.ModelInfo, strength float64) error {
 	masked := f.mask != nil
-	decoded, sources, err := f.decode(h.config.MaxInputPixels)
+	decoded, sources, err := f.decode(api.InputPixels(h.config.MaxPixels))
 	if err != nil {
 		return err
 	}
@@ -300,8 +298,8 @@ func (r *request) parseSampling(f *form) {
 	}
 }
 
-// loras reads the LoRAs. Their names are those that the server knows, never files.
-func (h *Handler) loras(f *form) (all []gomflux.LoRA, err error) {
+// loras reads the LoRAs. The engine refuses names that are files.
+func (f *form) loras() (all []gomflux.LoRA, err error) {
 	v, ok := f.values["loras"]
 	if !ok {
 		return nil, nil
@@ -323,26 +321,13 @@ func (h *Handler) loras(f *form) (all []gomflux.LoRA, err error) {
 		if l.Name == "" {
 			return nil, invalid("loras", "a name is missing")
 		}
-		if h.config.LoRA == nil {
-			return nil, invalid("loras", "this server has no LoRAs")
-		}
-		known, err := h.config.LoRA(l.Name)
-		if err != nil {
-			e := publicError(err)
-			if e.status == http.StatusNotFound {
-				param := "loras"
-				e.Param = &param
-			}
-			return nil, e
-		}
-		known.Partial = l.Partial
+		lora := gomflux.LoRA{Path: l.Name, Partial: l.Partial}
 		if l.Scale != nil {
-			known.Scale = *l.Scale
-			if known.Scale == 0 {
+			if lora.Scale = *l.Scale; lora.Scale == 0 {
 				continue // has no effect, and gomflux reads 0 as the default
 			}
 		}
-		all = append(all, known)
+		all = append(all, lora)
 	}
 	return all, nil
 }

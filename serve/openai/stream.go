@@ -3,26 +3,11 @@ package openai
 import (
 	"context"
 	"encoding/base64"
+	"maps"
 
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
-
-// An imageEvent is an event of OpenAI's stream: ImageGenPartialImageEvent, ImageGenCompletedEvent or
-// those of edits. Model and Seed are additions to completed events.
-type imageEvent struct {
-	Type         string  `json:"type"`
-	B64JSON      string  `json:"b64_json"`
-	PartialIndex *int    `json:"partial_image_index,omitempty"`
-	CreatedAt    int64   `json:"created_at"`
-	Size         string  `json:"size"`
-	Quality      string  `json:"quality"`
-	Background   string  `json:"background"`
-	OutputFormat string  `json:"output_format"`
-	Usage        *usage  `json:"usage,omitempty"`
-	Model        string  `json:"model,omitempty"`
-	Seed         *uint64 `json:"seed,omitempty"`
-}
 
 // ended sends the end of a job, if an event is that.
 func ended(s *api.Stream, e engine.Event) error {
@@ -48,39 +33,40 @@ func (h *Handler) event(s *api.Stream, req *request, e engine.Event) error {
 	return ended(s, e)
 }
 
-func (h *Handler) newEvent(req *request, kind string, data []byte) imageEvent {
+// send sends an event about an image: OpenAI's ImageGenPartialImageEvent, ImageGenCompletedEvent or those of edits.
+func (h *Handler) send(s *api.Stream, req *request, kind string, file []byte, more map[string]any) error {
 	prefix := "image_generation."
 	if req.edit {
 		prefix = "image_edit."
 	}
-	return imageEvent{
-		Type: prefix + kind, B64JSON: base64.StdEncoding.EncodeToString(data), CreatedAt: h.config.Now().Unix(),
-		Size: req.size, Quality: req.quality, Background: opaque, OutputFormat: req.format,
+	event := map[string]any{
+		"type": prefix + kind, "b64_json": base64.StdEncoding.EncodeToString(file), "created_at": h.config.Now().Unix(),
+		"size": req.size, "quality": req.quality, "background": opaque, "output_format": req.format,
 	}
+	maps.Copy(event, more)
+	return s.Event(0, prefix+kind, event)
 }
 
 func (h *Handler) preview(s *api.Stream, req *request, e engine.Event) error {
 	if e.Part >= req.job.Previews || e.Preview == nil {
 		return nil
 	}
-	data, err := req.write(e.Preview, nil)
+	file, err := req.write(e.Preview, nil)
 	if err != nil {
 		return err
 	}
-	out := h.newEvent(req, "partial_image", data)
-	out.PartialIndex = &e.Part
-	return s.Event(out.Type, out)
+	return h.send(s, req, "partial_image", file, map[string]any{"partial_image_index": e.Part})
 }
 
+// completed sends a finished image. The model and the seed are additions.
 func (h *Handler) completed(s *api.Stream, req *request, p *engine.Picture) error {
-	data, err := req.encode(p)
+	file, err := req.encode(p)
 	if err != nil {
 		return err
 	}
-	out := h.newEvent(req, "completed", data)
 	one := []*engine.Picture{p}
-	used := req.usageOf(one)
-	out.Background = req.backgroundOf(one)
-	out.Size, out.Usage, out.Model, out.Seed = sizeText(p.Result.Image), &used, req.job.Model, &p.Seed
-	return s.Event(out.Type, out)
+	return h.send(s, req, "completed", file, map[string]any{
+		"background": req.backgroundOf(one), "size": sizeText(p.Result.Image), "usage": req.usageOf(one), "model": req.job.Model,
+		"seed": p.Seed,
+	})
 }

@@ -50,9 +50,6 @@ func file(name string) http.Handler {
 		h := w.Header()
 		h.Set("Content-Type", contentType(name))
 		h.Set("Content-Security-Policy", policy)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-cache") // asks each time, and is answered by the hash
 		h.Set("ETag", `"`+hex.EncodeToString(hash[:16])+`"`)
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))

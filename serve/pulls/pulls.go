@@ -55,33 +55,24 @@ var (
 	ErrNotOwner = errors.New("another client started the download")
 )
 
-// A State is the state of a download.
-type State string
+// Asking is the first state of a download, which asks the hub for the files. The others are those of a job that runs.
+const Asking engine.State = "asking"
 
-// The states, in order. A download ends as done, failed or canceled.
-const (
-	Asking   State = "asking" // the hub for the files
-	Running  State = "running"
-	Done     State = "done"
-	Failed   State = "failed"
-	Canceled State = "canceled"
-)
-
-// Ended reports whether a download in the state has ended.
-func (s State) Ended() bool { return s == Done || s == Failed || s == Canceled }
-
-// A Status describes a download.
+// A Status describes a download. Its JSON is that of gomflux's own API.
 type Status struct {
-	ID, Client, Model string
-	State             State
+	ID     string       `json:"id"`
+	Client string       `json:"-"`
+	Model  string       `json:"model"`
+	State  engine.State `json:"state"`
 	hub.Progress
-	Created, Ended time.Time // Ended is zero until it ends
-	Err            error     // of a download that failed
+	Created time.Time `json:"created"`
+	Ended   time.Time `json:"ended,omitzero"` // zero until it ends
+	Err     error     `json:"-"`              // of a download that failed
 }
 
 // A Puller downloads models.
 type Puller struct {
-	config Config
+	Config
 	asking chan struct{} // limits the requests of [Puller.Plan] to the hub
 
 	mu      sync.Mutex
@@ -105,23 +96,17 @@ type Pull struct {
 }
 
 // New returns a Puller.
-func New(c Config) *Puller { return &Puller{config: c, asking: make(chan struct{}, 1)} }
-
-// Models lists what can be downloaded.
-func (p *Puller) Models() []Model { return p.config.Models() }
-
-// Refusal returns why clients may not start downloads, "" if they may.
-func (p *Puller) Refusal() string { return p.config.Refusal }
+func New(c Config) *Puller { return &Puller{Config: c, asking: make(chan struct{}, 1)} }
 
 // find returns the model with a name.
 func (p *Puller) find(name string) (Model, error) {
-	models := p.config.Models()
+	models := p.Models()
 	i := slices.IndexFunc(models, func(m Model) bool { return m.Name == name })
 	if i < 0 {
 		return Model{}, fmt.Errorf("%.200q: %w (it is unknown, or complete already)", name, ErrUnknown)
 	}
-	if p.config.Refusal != "" {
-		return Model{}, fmt.Errorf("%w: %s (%s)", ErrRefused, p.config.Refusal, models[i].Command)
+	if p.Refusal != "" {
+		return Model{}, fmt.Errorf("%w: %s (%s)", ErrRefused, p.Refusal, models[i].Command)
 	}
 	return models[i], nil
 }
@@ -155,14 +140,14 @@ func (p *Puller) Plan(ctx context.Context, name string) (*Plan, error) {
 		m.Licence = family.LicenceNamed(plan.Info.Licence)
 	}
 	found := &Plan{Plan: plan, Model: m, Space: plan.CheckSpace()}
-	if p.config.Warnings != nil {
-		found.Warnings = p.config.Warnings(plan)
+	if p.Warnings != nil {
+		found.Warnings = p.Warnings(plan)
 	}
 	return found, nil
 }
 
 func (p *Puller) plan(ctx context.Context, m Model) (*hub.Client, *hub.Plan, error) {
-	client, err := p.config.Client()
+	client, err := p.Config.Client()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -215,7 +200,7 @@ func (d *Pull) fetch(ctx context.Context) error {
 		return err
 	}
 	d.change(func(s *Status) {
-		s.State, s.Progress = Running, hub.Progress{Here: plan.Here, Bytes: plan.Bytes}
+		s.State, s.Progress = engine.Running, hub.Progress{Here: plan.Here, Bytes: plan.Bytes}
 	})
 	_, err = client.Pull(ctx, plan, func(p hub.Progress) { d.change(func(s *Status) { s.Progress = p }) })
 	return err
@@ -223,22 +208,22 @@ func (d *Pull) fetch(ctx context.Context) error {
 
 // run downloads the model, and reports how that ends.
 func (d *Pull) run(ctx context.Context) {
-	err := engine.Protect(d.puller.config.Log, "download", d.Status().ID, func() error { return d.fetch(ctx) })
+	err := engine.Protect(d.puller.Log, "download", d.Status().ID, func() error { return d.fetch(ctx) })
 	var last Status
 	d.change(func(s *Status) {
 		switch {
 		case err == nil:
-			s.State, s.Here = Done, s.Bytes
+			s.State, s.Here = engine.Done, s.Bytes
 		case ctx.Err() != nil:
-			s.State = Canceled
+			s.State = engine.Canceled
 		default:
-			s.State, s.Err = Failed, err
+			s.State, s.Err = engine.Failed, err
 		}
 		s.Ended, s.PerSecond, s.Left, s.Waiting = time.Now(), 0, 0, ""
 		last = *s
 	})
-	if d.puller.config.Ended != nil {
-		d.puller.config.Ended(last)
+	if d.puller.Ended != nil {
+		d.puller.Ended(last)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/hubtest"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 const repo = "me/mine"
@@ -98,16 +99,16 @@ func TestResume(t *testing.T) {
 	if _, err := p.Start("other", "bob"); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "mine is under way") {
 		t.Errorf("a second model: %v", err)
 	}
-	if err := d.Cancel("bob"); !errors.Is(err, ErrNotOwner) || d.Status().State != Running {
+	if err := d.Cancel("bob"); !errors.Is(err, ErrNotOwner) || d.Status().State != engine.Running {
 		t.Errorf("canceled by another client: %v", err)
 	}
 	if err := d.Cancel("ann"); err != nil {
 		t.Error(err)
 	}
-	if s := end(t, d); s.State != Canceled || s.Err != nil || s.Ended.IsZero() {
+	if s := end(t, d); s.State != engine.Canceled || s.Err != nil || s.Ended.IsZero() {
 		t.Errorf("canceled: %+v", s)
 	}
-	if s := <-p.ended; s.State != Canceled {
+	if s := <-p.ended; s.State != engine.Canceled {
 		t.Errorf("reported: %+v", s)
 	}
 	p.Close()
@@ -119,12 +120,12 @@ func TestResume(t *testing.T) {
 		t.Errorf("the download began at %d", begin())
 	}
 	release()
-	p.Puller = New(p.config)
+	p.Puller = New(p.Config)
 	if d, err = p.Start("mine", ""); err != nil {
 		t.Fatal(err)
 	}
 	s := end(t, d)
-	if s.State != Done || s.Here != s.Bytes || s.Bytes != plan.Bytes {
+	if s.State != engine.Done || s.Here != s.Bytes || s.Bytes != plan.Bytes {
 		t.Errorf("resumed: %+v", s)
 	}
 	if begin() < 1<<18 {
@@ -155,7 +156,7 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := end(t, d); s.State != Failed || !errors.Is(s.Err, hub.ErrNoAccess) {
+	if s := end(t, d); s.State != engine.Failed || !errors.Is(s.Err, hub.ErrNoAccess) {
 		t.Errorf("a model that the hub does not have: %+v", s)
 	}
 	p.hub.Set(func() { p.hub.Token = "secret" })
@@ -193,7 +194,7 @@ func TestPullPanics(t *testing.T) {
 	}
 	s := end(t, d)
 	want := "internal error (download " + s.ID + " in the server's log)"
-	if s.State != Failed || s.Err == nil || s.Err.Error() != want || !strings.Contains(log.String(), s.ID) {
+	if s.State != engine.Failed || s.Err == nil || s.Err.Error() != want || !strings.Contains(log.String(), s.ID) {
 		t.Errorf("%+v, expected %s; log %s", s, want, log.String())
 	}
 }

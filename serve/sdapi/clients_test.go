@@ -194,7 +194,7 @@ func TestClients(t *testing.T) {
 	}
 	for name, steps := range clients {
 		t.Run(name, func(t *testing.T) {
-			_, s := serve(t, &fakeEngine{}, Config{})
+			_, s := serve(t, &fakeEngine{}, api.Config{})
 			for _, step := range steps {
 				step.read(t, call(t, s, step.method, step.path, step.body))
 				if t.Failed() {
@@ -207,7 +207,7 @@ func TestClients(t *testing.T) {
 
 // TestRoot checks who gets the page at /.
 func TestRoot(t *testing.T) {
-	_, s := serve(t, &fakeEngine{}, Config{})
+	_, s := serve(t, &fakeEngine{}, api.Config{})
 	for accept, page := range map[string]bool{
 		"": false, "*/*": false, "application/json": false,
 		"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8": true,
@@ -227,7 +227,7 @@ func TestRoot(t *testing.T) {
 // TestClientModels checks that a client's choice is its own, and how a request overrides it.
 func TestClientModels(t *testing.T) {
 	e := &fakeEngine{}
-	_, s := serve(t, e, Config{})
+	_, s := serve(t, e, api.Config{})
 	as := func(client, path, body string) reply {
 		r, _ := http.NewRequest("POST", s.URL+path, strings.NewReader(body))
 		r.Header.Set("X-Client", client)
@@ -255,7 +255,7 @@ func TestClientModels(t *testing.T) {
 
 // TestBoundedClients checks that the memory for choices is bounded.
 func TestBoundedClients(t *testing.T) {
-	h := New(&fakeEngine{}, Config{})
+	h := New(&fakeEngine{}, api.Config{})
 	for i := range 2 * maxClients {
 		if err := h.choose(strings.Repeat("x", i), "base"); err != nil {
 			t.Fatal(err)
@@ -275,7 +275,7 @@ func (noModels) Models() []engine.ModelInfo { return nil }
 
 // TestNoModels checks a server without models.
 func TestNoModels(t *testing.T) {
-	h := New(noModels{}, Config{})
+	h := New(noModels{}, api.Config{})
 	_, err := h.generate(t.Context(), &fields{}, false)
 	if err == nil || api.Status(err) != http.StatusNotFound {
 		t.Errorf("found %v", err)

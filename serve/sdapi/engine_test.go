@@ -53,7 +53,7 @@ func TestWithEngine(t *testing.T) {
 		Models: func() []engine.ModelInfo { return fakeModels }, Queue: 1, KeepAlive: time.Minute, Keep: time.Minute,
 	})
 	defer e.Close(t.Context())
-	h := New(api.Adapted{Engine: e}, Config{})
+	h := New(api.Adapted{Engine: e}, api.Config{})
 	s := httptest.NewServer(h)
 	defer s.Close()
 	replies := make(chan reply)

@@ -16,15 +16,7 @@ func invalid(format string, args ...any) error {
 	return &api.Error{Status: http.StatusUnprocessableEntity, Message: fmt.Sprintf(format, args...)}
 }
 
-// An errorBody is AUTOMATIC1111's description of an error.
-type errorBody struct {
-	Error  string `json:"error"` // the class of the exception
-	Detail string `json:"detail"`
-	Body   string `json:"body"`
-	Errors string `json:"errors"`
-}
-
-// writeError writes an error in AUTOMATIC1111's form.
+// writeError writes an error in AUTOMATIC1111's form, which has the class of the exception.
 func writeError(w http.ResponseWriter, err error) {
 	status := api.Status(err)
 	class := "HTTPException"
@@ -38,7 +30,7 @@ func writeError(w http.ResponseWriter, err error) {
 	}
 	api.SetRetryAfter(w.Header(), err)
 	text := strings.ToValidUTF8(err.Error(), "\uFFFD")
-	api.WriteJSON(w, status, errorBody{Error: class, Detail: text, Errors: text})
+	api.WriteJSON(w, status, map[string]string{"error": class, "detail": text, "body": "", "errors": text})
 }
 
 // WriteError writes an error that the server found before a request reached its handler.

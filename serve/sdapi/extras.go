@@ -24,9 +24,9 @@ const none = "None"
 
 // upscalerList lists what enlarges images after the entry that stands for no upscaler, which clients expect first.
 func upscalerList(*http.Request) any {
-	list := []upscalerItem{{Name: none, Scale: 4}}
-	for _, u := range api.Upscalers() {
-		list = append(list, upscalerItem{Name: u.Name, Scale: float64(u.Scale)})
+	var list []any
+	for _, u := range append([]api.Upscaler{{Name: none, Scale: 4}}, api.Upscalers()...) {
+		list = append(list, map[string]any{"name": u.Name, "scale": u.Scale, "model_name": nil, "model_path": nil, "model_url": nil})
 	}
 	return list
 }
@@ -76,7 +76,7 @@ func (h *Handler) enlarge(r *http.Request, f *fields, texts []string) ([]string,
 		}
 		name = u.Name
 	}
-	left := api.InputPixels(h.maxPixels)
+	left := api.InputPixels(h.MaxPixels)
 	var images []image.Image
 	for _, text := range texts {
 		decoded, err := decodeImage(text, &left)
@@ -88,7 +88,7 @@ func (h *Handler) enlarge(r *http.Request, f *fields, texts []string) ([]string,
 	if name != "" && !strings.EqualFold(name, none) {
 		var large []image.Image
 		q := &engine.Request{Client: engine.Client(r.Context()), Upscale: &engine.Upscaling{
-			Upscaler: name, Images: images, UpscaleOptions: o, MaxPixels: h.maxPixels,
+			Upscaler: name, Images: images, UpscaleOptions: o, MaxPixels: h.MaxPixels,
 			Done: func(img image.Image) { large = append(large, img) },
 		}}
 		if _, err := h.run(r.Context(), q); err != nil {

@@ -32,7 +32,7 @@ func sizeOf(t *testing.T, text string) string {
 func TestExtras(t *testing.T) {
 	e := engine.New(engine.Config{})
 	defer e.Close(t.Context())
-	_, s := serve(t, api.Adapted{Engine: e}, Config{MaxPixels: 1 << 16})
+	_, s := serve(t, api.Adapted{Engine: e}, api.Config{MaxPixels: 1 << 16})
 	var one struct {
 		Image string `json:"image"`
 	}

@@ -202,7 +202,7 @@ func (j *fakeJob) Events(ctx context.Context, _ int) iter.Seq[engine.Event] {
 }
 
 // serve starts a server whose clients are named by the header X-Client.
-func serve(t *testing.T, e api.Engine, c Config) (*Handler, *httptest.Server) {
+func serve(t *testing.T, e api.Engine, c api.Config) (*Handler, *httptest.Server) {
 	t.Helper()
 	h := New(e, c)
 	mux := http.NewServeMux()

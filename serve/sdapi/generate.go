@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -19,61 +18,8 @@ import (
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
-// A generated is the response of txt2img and img2img.
-type generated struct {
-	Images     []string                   `json:"images"` // PNG files in base64
-	Parameters map[string]json.RawMessage `json:"parameters"`
-	Info       string                     `json:"info"` // an info as JSON
-}
-
-// An info describes the images of a response, in AUTOMATIC1111's fields. The settings are those
-// that were used, which can differ from the request, see Warnings.
-type info struct {
-	Prompt                string         `json:"prompt"`
-	AllPrompts            []string       `json:"all_prompts"`
-	NegativePrompt        string         `json:"negative_prompt"`
-	AllNegativePrompts    []string       `json:"all_negative_prompts"`
-	Seed                  uint64         `json:"seed"`
-	AllSeeds              []uint64       `json:"all_seeds"`
-	Subseed               uint64         `json:"subseed"`
-	AllSubseeds           []uint64       `json:"all_subseeds"`
-	SubseedStrength       float64        `json:"subseed_strength"`
-	Width                 int            `json:"width"`
-	Height                int            `json:"height"`
-	SamplerName           string         `json:"sampler_name"`
-	CFGScale              float64        `json:"cfg_scale"`
-	Steps                 int            `json:"steps"`
-	BatchSize             int            `json:"batch_size"`
-	RestoreFaces          bool           `json:"restore_faces"`
-	FaceRestorationModel  *string        `json:"face_restoration_model"`
-	SDModelName           string         `json:"sd_model_name"`
-	SDModelHash           string         `json:"sd_model_hash"`
-	SDVAEName             *string        `json:"sd_vae_name"`
-	SDVAEHash             *string        `json:"sd_vae_hash"`
-	SeedResizeFromW       int            `json:"seed_resize_from_w"`
-	SeedResizeFromH       int            `json:"seed_resize_from_h"`
-	DenoisingStrength     *float64       `json:"denoising_strength"`
-	ExtraGenerationParams map[string]any `json:"extra_generation_params"`
-	IndexOfFirstImage     int            `json:"index_of_first_image"`
-	Infotexts             []string       `json:"infotexts"`
-	Styles                []string       `json:"styles"`
-	JobTimestamp          string         `json:"job_timestamp"`
-	ClipSkip              int            `json:"clip_skip"`
-	Inpainting            bool           `json:"is_using_inpainting_conditioning"`
-	Version               string         `json:"version"`
-
-	// Warnings lists what differs from the request. AUTOMATIC1111 does not have this field.
-	Warnings []string `json:"warnings"`
-}
-
-func (h *Handler) txt2img(r *http.Request, f *fields) (any, error) {
-	return h.generate(r.Context(), f, false)
-}
-func (h *Handler) img2img(r *http.Request, f *fields) (any, error) {
-	return h.generate(r.Context(), f, true)
-}
-
-func (h *Handler) generate(ctx context.Context, f *fields, img2img bool) (*generated, error) {
+// generate answers txt2img or img2img.
+func (h *Handler) generate(ctx context.Context, f *fields, img2img bool) (any, error) {
 	req, err := parseRequest(f, img2img)
 	if err != nil {
 		return nil, err
@@ -137,8 +83,9 @@ func (h *Handler) run(ctx context.Context, q *engine.Request) (api.Job, error) {
 	return job, err
 }
 
-// response describes finished images. After an interruption there may be no image.
-func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
+// response describes finished images, in AUTOMATIC1111's fields. The settings are those that were used, which can differ
+// from the request: that is in warnings, a field that AUTOMATIC1111 does not have. After an interruption there may be no image.
+func (p *plan) response(pictures []*engine.Picture) (any, error) {
 	o, d := &p.Options, p.model.Defaults
 	first := picture.Settings{
 		Prompt: o.Prompt, NegativePrompt: o.NegativePrompt, Seed: p.Seeds[0], Steps: cmp.Or(o.Steps, d.Steps),
@@ -147,19 +94,7 @@ func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
 	if len(pictures) > 0 {
 		first = pictures[0].Result.Settings
 	}
-	out := info{
-		Prompt: first.Prompt, NegativePrompt: first.NegativePrompt, Seed: first.Seed, Subseed: first.Seed,
-		Width: first.Width, Height: first.Height, SamplerName: samplerName(first.Scheduler),
-		CFGScale: max(first.TrueCFGScale, cfgScale(first.Guidance, first.GuidanceUnit)), Steps: first.Steps, BatchSize: p.request.batchSize,
-		SDModelName: p.model.Name, SDModelHash: shortHash(p.model), ExtraGenerationParams: map[string]any{},
-		Styles: []string{}, JobTimestamp: time.Now().Format(timestamp), ClipSkip: 1, Version: "gomflux " + gomflux.Version(),
-		Warnings: append([]string{}, p.request.warnings...), AllPrompts: []string{}, AllNegativePrompts: []string{},
-		AllSeeds: []uint64{}, AllSubseeds: []uint64{}, Infotexts: []string{},
-	}
-	if p.Options.Image != nil {
-		out.DenoisingStrength = &p.request.denoising
-	}
-	images := []string{}
+	images, prompts, negatives, infotexts, seeds := []string{}, []string{}, []string{}, []string{}, []uint64{}
 	for _, made := range pictures {
 		file, text, err := p.encode(made)
 		if err != nil {
@@ -168,16 +103,26 @@ func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
 		if p.request.sendImages {
 			images = append(images, base64.StdEncoding.EncodeToString(file))
 		}
-		out.AllPrompts = append(out.AllPrompts, first.Prompt)
-		out.AllNegativePrompts = append(out.AllNegativePrompts, first.NegativePrompt)
-		out.AllSeeds, out.AllSubseeds = append(out.AllSeeds, made.Seed), append(out.AllSubseeds, made.Seed)
-		out.Infotexts = append(out.Infotexts, text)
+		prompts, negatives = append(prompts, first.Prompt), append(negatives, first.NegativePrompt)
+		seeds, infotexts = append(seeds, made.Seed), append(infotexts, text)
 	}
-	text, err := plainjson.Marshal(out, "")
-	if err != nil {
-		return nil, err
+	var denoising *float64
+	if o.Image != nil {
+		denoising = &p.request.denoising
 	}
-	return &generated{images, p.request.echo, string(text)}, nil
+	info, err := plainjson.Marshal(map[string]any{
+		"prompt": first.Prompt, "all_prompts": prompts, "negative_prompt": first.NegativePrompt, "all_negative_prompts": negatives,
+		"seed": first.Seed, "all_seeds": seeds, "subseed": first.Seed, "all_subseeds": seeds, "subseed_strength": 0,
+		"seed_resize_from_w": 0, "seed_resize_from_h": 0, "width": first.Width, "height": first.Height,
+		"sampler_name": samplerName(first.Scheduler), "steps": first.Steps, "batch_size": p.request.batchSize,
+		"cfg_scale":     max(first.TrueCFGScale, cfgScale(first.Guidance, first.GuidanceUnit)),
+		"restore_faces": false, "face_restoration_model": nil,
+		"sd_model_name": p.model.Name, "sd_model_hash": shortHash(p.model), "sd_vae_name": nil, "sd_vae_hash": nil,
+		"denoising_strength": denoising, "extra_generation_params": struct{}{}, "index_of_first_image": 0, "infotexts": infotexts,
+		"styles": []string{}, "job_timestamp": time.Now().Format(timestamp), "clip_skip": 1, "is_using_inpainting_conditioning": false,
+		"version": "gomflux " + gomflux.Version(), "warnings": append([]string{}, p.request.warnings...),
+	}, "")
+	return map[string]any{"images": images, "parameters": p.request.echo, "info": string(info)}, err
 }
 
 // encode returns the PNG file of an image, the same as the command writes, and its parameters

@@ -26,7 +26,7 @@ func (h *Handler) interrogate(r *http.Request, f *fields) (any, error) {
 	case file == "":
 		return nil, api.NotFoundf("Image not found")
 	}
-	left := api.InputPixels(h.maxPixels)
+	left := api.InputPixels(h.MaxPixels)
 	img, err := decodeImage(file, &left)
 	if err != nil {
 		return nil, errs.Requestf("image: %w", err)

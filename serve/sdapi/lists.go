@@ -8,31 +8,24 @@ import (
 
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
+	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
-// A modelItem is a model in sd-models. Clients use its title to choose it.
-type modelItem struct {
-	Title     string  `json:"title"`
-	ModelName string  `json:"model_name"`
-	Hash      *string `json:"hash"`
-	SHA256    *string `json:"sha256"`
-	Filename  string  `json:"filename"`
-	Config    *string `json:"config"`
-}
-
-// modelList lists the models that can be used.
+// modelList lists the models that can be used. Clients choose one by its title.
 func (h *Handler) modelList(*http.Request) any {
-	list := []modelItem{}
+	list := []any{}
 	for _, m := range h.engine.Models() {
 		if m.Missing != "" {
 			continue
 		}
-		item := modelItem{Title: m.Name, ModelName: m.Name, Filename: m.Name}
-		if hash := shortHash(m); hash != "" {
-			item.Hash = &hash
+		var hash any // null if it is not known
+		if short := shortHash(m); short != "" {
+			hash = short
 		}
-		list = append(list, item)
+		list = append(list, map[string]any{
+			"title": m.Name, "model_name": m.Name, "hash": hash, "sha256": nil, "filename": m.Name, "config": nil,
+		})
 	}
 	return list
 }
@@ -40,17 +33,13 @@ func (h *Handler) modelList(*http.Request) any {
 // shortHash returns the beginning of a model's commit.
 func shortHash(m engine.ModelInfo) string { return m.Revision[:min(10, len(m.Revision))] }
 
-type samplerItem struct {
-	Name    string            `json:"name"`
-	Aliases []string          `json:"aliases"`
-	Options map[string]string `json:"options"`
-}
-
 // samplerList lists the schedulers, which AUTOMATIC1111 calls samplers.
 func samplerList(*http.Request) any {
-	list := []samplerItem{}
+	list := []any{}
 	for _, c := range scheduler.All {
-		list = append(list, samplerItem{samplerName(c.Name), []string{c.Name, c.ClassName}, map[string]string{}})
+		list = append(list, map[string]any{
+			"name": samplerName(c.Name), "aliases": []string{c.Name, c.ClassName}, "options": struct{}{},
+		})
 	}
 	return list
 }
@@ -68,49 +57,24 @@ func samplerName(name string) string {
 	return strings.ToUpper(name[:1]) + name[1:]
 }
 
-type schedulerItem struct {
-	Name           string   `json:"name"`
-	Label          string   `json:"label"`
-	Aliases        []string `json:"aliases"`
-	DefaultRho     float64  `json:"default_rho"`
-	NeedInnerModel bool     `json:"need_inner_model"`
-}
-
 // schedulerList lists the noise schedules: only the model's own.
 func schedulerList(*http.Request) any {
-	return []schedulerItem{{Name: "automatic", Label: "Automatic", DefaultRho: -1}}
-}
-
-type upscalerItem struct {
-	Name      string  `json:"name"`
-	ModelName *string `json:"model_name"`
-	ModelPath *string `json:"model_path"`
-	ModelURL  *string `json:"model_url"`
-	Scale     float64 `json:"scale"`
-}
-
-func emptyList(*http.Request) any { return []struct{}{} }
-
-type loraItem struct {
-	Name     string         `json:"name"`
-	Alias    string         `json:"alias"`
-	Path     string         `json:"path"`
-	Metadata map[string]any `json:"metadata"`
+	return []any{map[string]any{"name": "automatic", "label": "Automatic", "aliases": nil, "default_rho": -1, "need_inner_model": false}}
 }
 
 // loraList lists LoRAs that prompts can name.
 func (h *Handler) loraList(*http.Request) any {
-	list := []loraItem{}
-	for _, name := range h.loras() {
+	list := []any{}
+	for _, name := range h.LoRAs() {
 		tag := (&picture.LoRA{Path: name}).Tag()
-		list = append(list, loraItem{tag, tag, name, map[string]any{}})
+		list = append(list, map[string]any{"name": tag, "alias": tag, "path": name, "metadata": struct{}{}})
 	}
 	return list
 }
 
 // pngInfo answers png-info: the settings in an image file. Without any, the text is empty.
 func (h *Handler) pngInfo(_ *http.Request, f *fields) (any, error) {
-	data, err := decodeBase64(f.text("image"))
+	data, err := api.DecodeBase64(f.text("image"))
 	if err = cmp.Or(f.err, err); err != nil {
 		return nil, err
 	}

@@ -137,8 +137,8 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	}
 	p := &plan{model: m, request: r}
 	p.Request = engine.Request{Client: client, Model: m.Name, Previews: previews}
-	for _, l := range api.NamedLoRAs(tags, h.loras()) {
-		if strings.Contains(l.Path, "/") || slices.Contains(h.loras(), l.Path) {
+	for _, l := range api.NamedLoRAs(tags, h.LoRAs()) {
+		if strings.Contains(l.Path, "/") || slices.Contains(h.LoRAs(), l.Path) {
 			p.LoRAs = append(p.LoRAs, l)
 		} else {
 			r.warn("the LoRA %s was not found and was ignored (GET %sloras lists the LoRAs)", l.Path, prefix)
@@ -147,10 +147,10 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	p.Options = gomflux.Options{Prompt: prompt, NegativePrompt: r.negative}
 	p.setSize()
 	p.setSampling()
-	if err := p.setImages(h.maxPixels); err != nil {
+	if err := p.setImages(h.MaxPixels); err != nil {
 		return nil, err
 	}
-	if err := p.setHires(h.maxPixels); err != nil {
+	if err := p.setHires(h.MaxPixels); err != nil {
 		return nil, err
 	}
 	p.Seeds = api.Seeds(r.seed, r.batchSize*r.batches)

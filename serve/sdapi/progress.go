@@ -84,58 +84,36 @@ func (r *run) currentImage() *string {
 	return &r.encoded
 }
 
-// A progress is the response of progress.
-type progress struct {
-	Progress     float64       `json:"progress"`     // from 0 to 1
-	ETARelative  float64       `json:"eta_relative"` // in seconds
-	State        progressState `json:"state"`
-	CurrentImage *string       `json:"current_image"`
-	TextInfo     *string       `json:"textinfo"`
-}
-
-type progressState struct {
-	Skipped            bool   `json:"skipped"`
-	Interrupted        bool   `json:"interrupted"`
-	StoppingGeneration bool   `json:"stopping_generation"`
-	Job                string `json:"job"`
-	JobCount           int    `json:"job_count"` // images of the job, 0 without one
-	JobTimestamp       string `json:"job_timestamp"`
-	JobNo              int    `json:"job_no"` // the image that is being generated
-	SamplingStep       int    `json:"sampling_step"`
-	SamplingSteps      int    `json:"sampling_steps"`
-}
-
 // progress describes the job of the client. Clients take a progress and a job_count of 0 for idle.
 func (h *Handler) progress(r *http.Request) any {
 	found, s := h.running(engine.Client(r.Context()))
-	if found == nil {
-		return progress{State: progressState{JobTimestamp: "0"}}
-	}
-	p := progress{
-		ETARelative: s.Left.Seconds(),
-		State: progressState{
-			Job: "gomflux", JobCount: max(1, s.Images), JobTimestamp: s.Created.Format(timestamp),
-			JobNo: s.Image, SamplingStep: s.Step, SamplingSteps: s.Steps,
-		},
+	done, left, job, count, created := 0.0, s.Left.Seconds(), "", 0, "0"
+	var text any
+	var preview *string
+	if found != nil {
+		job, count, created = "gomflux", max(1, s.Images), s.Created.Format(timestamp)
+		if skip := r.URL.Query().Get("skip_current_image"); skip != "true" && skip != "1" {
+			preview = found.currentImage()
+		}
 	}
 	switch s.State {
 	case engine.Queued:
-		text := "Waiting"
-		p.TextInfo = &text
+		text = "Waiting"
 	case engine.Loading:
-		text := "Loading " + s.Model
-		p.TextInfo = &text
+		text = "Loading " + s.Model
 	case engine.Running:
-		p.Progress = 0.01 + (float64(s.Image)+float64(s.Step)/float64(max(1, s.Steps)))/float64(max(1, s.Images))
-		p.Progress = min(1, p.Progress)
+		done = min(1, 0.01+(float64(s.Image)+float64(s.Step)/float64(max(1, s.Steps)))/float64(count))
 		if took := time.Since(s.Started).Seconds(); s.Left == 0 && !s.Started.IsZero() {
-			p.ETARelative = took/p.Progress - took
+			left = took/done - took
 		}
 	}
-	if skip := r.URL.Query().Get("skip_current_image"); skip != "true" && skip != "1" {
-		p.CurrentImage = found.currentImage()
+	return map[string]any{
+		"progress": done, "eta_relative": left, "current_image": preview, "textinfo": text, // progress is from 0 to 1, and ETA in seconds
+		"state": map[string]any{
+			"skipped": false, "interrupted": false, "stopping_generation": false, "job": job, "job_count": count,
+			"job_timestamp": created, "job_no": s.Image, "sampling_step": s.Step, "sampling_steps": s.Steps,
+		},
 	}
-	return p
 }
 
 // interrupt cancels the running job of the client.

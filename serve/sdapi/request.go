@@ -3,7 +3,6 @@ package sdapi
 import (
 	"bytes"
 	"cmp"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -256,25 +255,9 @@ func (f *fields) seed(name string) *uint64 {
 // decodeImage decodes an image that is sent as base64 or as a data: URL. It is refused before its
 // pixels are decoded if it has more than *left, from which it takes its own.
 func decodeImage(text string, left *int) (*picture.Picture, error) {
-	data, err := decodeBase64(text)
+	data, err := api.DecodeBase64(text)
 	if err != nil {
 		return nil, err
 	}
 	return api.DecodeImage(data, left)
-}
-
-func decodeBase64(text string) ([]byte, error) {
-	if scheme, _, ok := strings.Cut(text, "://"); ok && len(scheme) < 10 {
-		return nil, errs.Requestf("expected base64 or a data: URL, found a %s URL, which is not fetched", scheme)
-	}
-	if _, data, ok := api.CutDataURL(text); ok {
-		text = data
-	} else if strings.HasPrefix(text, "data:") {
-		return nil, errs.Requestf("expected a data: URL with base64")
-	}
-	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "= \t\r\n"))
-	if err != nil {
-		return nil, errs.Requestf("expected base64 of an image file: %v", err)
-	}
-	return data, nil
 }

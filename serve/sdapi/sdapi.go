@@ -8,12 +8,10 @@
 package sdapi
 
 import (
-	"cmp"
 	"net/http"
 	"strings"
 	"sync"
 
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
@@ -21,88 +19,70 @@ import (
 // prefix is the start of all paths, except that of [Handler.Root].
 const prefix = "/sdapi/v1/"
 
-// A Config configures a handler.
-type Config struct {
-	// LoRAs lists names of LoRAs for clients that show them. Prompts may name others, which the
-	// engine must check: a name is passed on as it is, and must not be opened as a path. nil
-	// stands for an empty list.
-	LoRAs func() []string
-	// MaxPixels is the largest number of pixels of a generated image, which bounds the images of a request
-	// by [api.InputPixels]. 0 stands for [picture.MaxPixels].
-	MaxPixels int
-}
-
 // A Handler answers the requests under /sdapi/v1/.
 type Handler struct {
-	engine    api.Engine
-	loras     func() []string
-	maxPixels int
-	routes    map[string]route
+	api.Config
+	engine api.Engine
+	mux    api.Mux
 
 	mu     sync.Mutex
 	chosen map[string]string // the model that a client chose, by client
 	runs   map[string][]*run // the jobs of a client that have not ended, oldest first
 }
 
-// A route has the functions of a path, by method.
-type route map[string]http.HandlerFunc
-
 // New returns a handler of the requests under /sdapi/v1/.
-func New(e api.Engine, c Config) *Handler {
-	h := &Handler{
-		engine: e, loras: c.LoRAs,
-		maxPixels: cmp.Or(c.MaxPixels, picture.MaxPixels),
-		chosen:    map[string]string{}, runs: map[string][]*run{},
+func New(e api.Engine, c api.Config) *Handler {
+	h := &Handler{Config: c.WithDefaults(), engine: e, chosen: map[string]string{}, runs: map[string][]*run{}}
+	get := func(f func(r *http.Request) any) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { api.WriteJSON(w, http.StatusOK, f(r)) }
 	}
-	if h.loras == nil {
-		h.loras = func() []string { return nil }
-	}
-	get := func(f func(r *http.Request) any) route {
-		return route{http.MethodGet: func(w http.ResponseWriter, r *http.Request) { api.WriteJSON(w, http.StatusOK, f(r)) }}
-	}
-	do := func(f func(r *http.Request)) route {
-		return route{http.MethodPost: func(w http.ResponseWriter, r *http.Request) {
+	always := func(answer any) http.HandlerFunc { return get(func(*http.Request) any { return answer }) }
+	do := func(f func(r *http.Request)) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
 			f(r)
 			api.WriteJSON(w, http.StatusOK, struct{}{})
-		}}
+		}
 	}
-	options := get(h.options)
-	options[http.MethodPost] = post(h.setOptions)
-	h.routes = map[string]route{
-		"txt2img":              {http.MethodPost: post(h.txt2img)},
-		"img2img":              {http.MethodPost: post(h.img2img)},
-		"options":              options,
-		"sd-models":            get(h.modelList),
-		"samplers":             get(samplerList),
-		"schedulers":           get(schedulerList),
-		"upscalers":            get(upscalerList),
-		"latent-upscale-modes": get(emptyList),
-		"loras":                get(h.loraList),
-		"progress":             get(h.progress),
-		"interrupt":            do(h.interrupt),
-		"skip":                 do(h.interrupt), // of a job with several images, all that are not finished
-		"unload-checkpoint":    do(func(*http.Request) { e.Unload() }),
-		"png-info":             {http.MethodPost: post(h.pngInfo)},
-		"interrogate":          {http.MethodPost: post(h.interrogate)},
-		"extra-single-image":   {http.MethodPost: post(h.extraImage)},
-		"extra-batch-images":   {http.MethodPost: post(h.extraImages)},
+	seeMetrics := map[string]string{"error": "see /metrics"}
+	routes := map[string]http.HandlerFunc{
+		"POST txt2img":             post(func(r *http.Request, f *fields) (any, error) { return h.generate(r.Context(), f, false) }),
+		"POST img2img":             post(func(r *http.Request, f *fields) (any, error) { return h.generate(r.Context(), f, true) }),
+		"GET options":              get(h.options),
+		"POST options":             post(h.setOptions),
+		"GET sd-models":            get(h.modelList),
+		"GET samplers":             get(samplerList),
+		"GET schedulers":           get(schedulerList),
+		"GET upscalers":            get(upscalerList),
+		"GET loras":                get(h.loraList),
+		"GET progress":             get(h.progress),
+		"POST interrupt":           do(h.interrupt),
+		"POST skip":                do(h.interrupt), // of a job with several images, all that are not finished
+		"POST unload-checkpoint":   do(func(*http.Request) { e.Unload() }),
+		"POST png-info":            post(h.pngInfo),
+		"POST interrogate":         post(h.interrogate),
+		"POST extra-single-image":  post(h.extraImage),
+		"POST extra-batch-images":  post(h.extraImages),
+		"GET scripts":              always(map[string][]string{"txt2img": {}, "img2img": {}}),
+		"GET embeddings":           always(map[string]any{"loaded": struct{}{}, "skipped": struct{}{}}),
+		"GET cmd-flags":            always(struct{}{}),
+		"GET memory":               always(map[string]any{"ram": seeMetrics, "cuda": seeMetrics}),
+		"GET latent-upscale-modes": always([]any{}),
 	}
 	for _, name := range []string{
 		"sd-vae", "sd-modules", "script-info", "prompt-styles", "hypernetworks", "face-restorers", "realesrgan-models",
 	} {
-		h.routes[name] = get(emptyList)
-	}
-	for name, answer := range map[string]any{
-		"scripts":    map[string][]string{"txt2img": {}, "img2img": {}},
-		"embeddings": map[string]any{"loaded": struct{}{}, "skipped": struct{}{}},
-		"cmd-flags":  struct{}{},
-		"memory":     map[string]any{"ram": map[string]string{"error": "see /metrics"}, "cuda": map[string]string{"error": "see /metrics"}},
-	} {
-		h.routes[name] = get(func(*http.Request) any { return answer })
+		routes["GET "+name] = always([]any{})
 	}
 	for _, name := range []string{"refresh-checkpoints", "refresh-loras", "refresh-vae", "refresh-embeddings"} {
-		refresh := func(w http.ResponseWriter, r *http.Request) { api.WriteJSON(w, http.StatusOK, nil) } // lists are always new
-		h.routes[name] = route{http.MethodPost: refresh}
+		routes["POST "+name] = always(nil) // lists are always new
+	}
+	for route, f := range routes {
+		method, name, _ := strings.Cut(route, " ")
+		h.mux.HandleFunc(method+" "+prefix+name, f)
+		h.mux.HandleFunc(method+" "+prefix+name+"/{$}", f)
+	}
+	h.mux.Refuse = func(w http.ResponseWriter, _ *http.Request, status int) {
+		writeError(w, &api.Error{Status: status, Message: http.StatusText(status)})
 	}
 	return h
 }
@@ -124,31 +104,7 @@ func post(f func(r *http.Request, body *fields) (any, error)) http.HandlerFunc {
 }
 
 // ServeHTTP answers a request under /sdapi/v1/.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path, ok := strings.CutPrefix(r.URL.Path, prefix)
-	path = strings.TrimSuffix(path, "/")
-	methods := h.routes[path]
-	if !ok || methods == nil {
-		writeError(w, &api.Error{Status: http.StatusNotFound, Message: "Not Found"})
-		return
-	}
-	r.Pattern = prefix + path // for logs
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	f := methods[method]
-	if f == nil {
-		for _, m := range []string{http.MethodGet, http.MethodPost} {
-			if methods[m] != nil {
-				w.Header().Add("Allow", m)
-			}
-		}
-		writeError(w, &api.Error{Status: http.StatusMethodNotAllowed, Message: "Method Not Allowed"})
-		return
-	}
-	f(w, r)
-}
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
 // Root returns a handler for GET and HEAD of /. Clients of Draw Things' server read its settings
 // there. Browsers, which accept HTML, get the page instead, unless page is nil.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"image"
@@ -115,7 +116,7 @@ func TestSubmitted(t *testing.T) {
 		{body: `{"denoising_strength":7,"init_images":["x"]}`}, // of img2img only
 	} {
 		e := &fakeEngine{}
-		_, s := serve(t, e, Config{LoRAs: testLoRAs})
+		_, s := serve(t, e, api.Config{LoRAs: testLoRAs})
 		_, info := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", test.body), max(1, len(test.seeds)))
 		got := e.last(t)
 		if !reflect.DeepEqual(got.Options, test.options) {
@@ -146,7 +147,7 @@ func testLoRAs() []string {
 // TestRandomSeeds checks that seeds of 32 bits are drawn, differ, and are returned.
 func TestRandomSeeds(t *testing.T) {
 	e := &fakeEngine{}
-	_, s := serve(t, e, Config{})
+	_, s := serve(t, e, api.Config{})
 	seen := map[uint64]bool{}
 	for range 2 {
 		_, info := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", `{"seed":-1,"batch_size":4}`), 4)
@@ -201,7 +202,7 @@ func TestLoRAs(t *testing.T) {
 	if !reflect.DeepEqual(got, expected) {
 		t.Errorf("found %v, expected %v", got, expected)
 	}
-	_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs})
+	_, s := serve(t, &fakeEngine{}, api.Config{LoRAs: testLoRAs})
 	names("name", "style", "other", "whole")(t, call(t, s, "GET", "/sdapi/v1/loras", ""))
 }
 
@@ -241,7 +242,7 @@ func TestUnused(t *testing.T) {
 
 // TestRoutes asks for what clients ask when they connect.
 func TestRoutes(t *testing.T) {
-	_, s := serve(t, &fakeEngine{}, Config{})
+	_, s := serve(t, &fakeEngine{}, api.Config{})
 	for _, test := range []struct {
 		request, body, answer string
 		status                int
@@ -311,7 +312,7 @@ func TestImg2Img(t *testing.T) {
 		{body: fmt.Sprintf(`{"init_images":["%s","%s"],"model":"edit"}`, file, file), references: 2},
 	} {
 		e := &fakeEngine{}
-		_, s := serve(t, e, Config{})
+		_, s := serve(t, e, api.Config{})
 		m, info := readMade(t, call(t, s, "POST", "/sdapi/v1/img2img", test.body), 1)
 		o := e.last(t).Options
 		if math.Abs(o.ImageStrength-test.strength) > 1e-9 || (o.Image != nil) != (test.strength > 0) || o.ImageStrength >= 1 {
@@ -346,7 +347,7 @@ func TestTransparentInput(t *testing.T) {
 	png.Encode(&b, image.NewNRGBA(image.Rect(0, 0, 16, 16)))
 	body := fmt.Sprintf(`{"init_images":["%s"]}`, base64.StdEncoding.EncodeToString(b.Bytes()))
 	e := &fakeEngine{}
-	_, s := serve(t, e, Config{})
+	_, s := serve(t, e, api.Config{})
 	_, info := readMade(t, call(t, s, "POST", "/sdapi/v1/img2img", body), 1)
 	if len(info.Warnings) != 1 || info.Warnings[0] != "the transparent pixels of init_images[0] are white for turbo" {
 		t.Errorf("warnings %q", info.Warnings)
@@ -381,7 +382,7 @@ func TestInpaint(t *testing.T) {
 		{body: body(`,"model":"edit"`), strength: 0.25, want: gomflux.InpaintOptions{Crop: true}, blur: 4},
 	} {
 		e := &fakeEngine{}
-		_, s := serve(t, e, Config{})
+		_, s := serve(t, e, api.Config{})
 		m, info := readMade(t, call(t, s, "POST", "/sdapi/v1/img2img", test.body), 1)
 		o := e.last(t).Options
 		got := o.Inpaint
@@ -420,7 +421,7 @@ func maskFile(width, height int) string {
 // TestSameFile checks that an image is the file that the command writes.
 func TestSameFile(t *testing.T) {
 	e := &fakeEngine{}
-	_, s := serve(t, e, Config{})
+	_, s := serve(t, e, api.Config{})
 	m, info := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat","seed":5,"auth":"a:b","steps":3}`), 1)
 	result := fakeResult(e.last(t), 5)
 	result.Settings.Created, result.Settings.Seconds = time.Time{}, 0
@@ -503,7 +504,7 @@ func TestErrors(t *testing.T) {
 		{"unknown", `{}`, 404, "Not Found"},
 		{"samplers", `{}`, 405, "Method Not Allowed"},
 	} {
-		_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs, MaxPixels: 40_000})
+		_, s := serve(t, &fakeEngine{}, api.Config{LoRAs: testLoRAs, MaxPixels: 40_000})
 		got := call(t, s, "POST", prefix+test.path, test.body)
 		if got.status != test.status || !strings.Contains(strings.ReplaceAll(string(got.body), `\"`, `"`), test.detail) {
 			t.Errorf("%s %.60s: status %d %s, expected %d %s", test.path, test.body, got.status, got.body, test.status, test.detail)
@@ -529,7 +530,7 @@ func TestEngineErrors(t *testing.T) {
 		{errs.Requestf("the chat template refuses the conversation"), 400, "HTTPException"},
 	} {
 		for _, e := range []*fakeEngine{{err: test.err}, {fail: test.err}} {
-			_, s := serve(t, e, Config{})
+			_, s := serve(t, e, api.Config{})
 			for path, body := range map[string]string{
 				"txt2img": `{"prompt":"a cat"}`, "interrogate": fmt.Sprintf(`{"image":%q}`, pngFile(4, 4)),
 			} {
@@ -552,7 +553,7 @@ func TestGuidanceError(t *testing.T) {
 		`"cfg_scale":1,"distilled_cfg_scale":3.5`: "distilled_cfg_scale 3.5: it is distilled",
 		`"steps":2`: "guidance 4: it is distilled",
 	} {
-		_, s := serve(t, &fakeEngine{fail: errs.Requestf("guidance 4: it is distilled")}, Config{})
+		_, s := serve(t, &fakeEngine{fail: errs.Requestf("guidance 4: it is distilled")}, api.Config{})
 		got := call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat",`+sent+`,"override_settings":{"sd_model_checkpoint":"dev"}}`)
 		if got.status != 400 || !strings.Contains(string(got.body), `"`+want+`"`) {
 			t.Errorf("%s: status %d %s, expected %s", sent, got.status, got.body, want)
@@ -562,7 +563,7 @@ func TestGuidanceError(t *testing.T) {
 
 // TestBody checks a body that is too large, and one that ends early.
 func TestBody(t *testing.T) {
-	h := New(&fakeEngine{}, Config{})
+	h := New(&fakeEngine{}, api.Config{})
 	for _, path := range []string{"txt2img", "img2img", "options"} {
 		for status, body := range map[int]io.Reader{
 			413: strings.NewReader(strings.Repeat(" ", 11)), 400: iotest.ErrReader(io.ErrUnexpectedEOF),
@@ -570,7 +571,7 @@ func TestBody(t *testing.T) {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest("POST", prefix+path, nil)
 			r.Body = http.MaxBytesReader(w, io.NopCloser(body), 10)
-			if h.ServeHTTP(w, r); w.Code != status || r.Pattern != prefix+path {
+			if h.ServeHTTP(w, r); w.Code != status || r.Pattern != "POST "+prefix+path {
 				t.Errorf("%s: status %d, expected %d: %s (pattern %s)", path, w.Code, status, w.Body, r.Pattern)
 			}
 		}
@@ -591,7 +592,7 @@ func wait(t *testing.T, what string, condition func() bool) {
 // TestProgress follows a job: what progress returns, and interrupt by this and another client.
 func TestProgress(t *testing.T) {
 	e := &fakeEngine{stop: make(chan struct{})}
-	h, s := serve(t, e, Config{})
+	h, s := serve(t, e, api.Config{})
 	replies := make(chan reply)
 	go func() { replies <- call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat","n_iter":3}`) }()
 	wait(t, "a preview", func() bool {
@@ -641,9 +642,36 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// A progress is the response of progress.
+type progress struct {
+	Progress     float64
+	ETARelative  float64 `json:"eta_relative"`
+	CurrentImage *string `json:"current_image"`
+	TextInfo     *string
+	State        struct {
+		JobCount      int `json:"job_count"`
+		JobNo         int `json:"job_no"`
+		SamplingStep  int `json:"sampling_step"`
+		SamplingSteps int `json:"sampling_steps"`
+	}
+}
+
+// described returns what a client reads.
+func described(t *testing.T, response any) (p progress) {
+	t.Helper()
+	text, err := json.Marshal(response)
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // TestQueued checks progress and interrupt of a job that waits, next to one that runs.
 func TestQueued(t *testing.T) {
-	h := New(&fakeEngine{}, Config{})
+	h := New(&fakeEngine{}, api.Config{})
 	job := func(state engine.State) *fakeJob {
 		ctx, cancel := context.WithCancel(t.Context())
 		return &fakeJob{ctx: ctx, cancel: cancel, status: engine.Status{State: state, Images: 1, Model: "base", Left: 3 * time.Second}}
@@ -651,16 +679,16 @@ func TestQueued(t *testing.T) {
 	waiting, loading, ended := job(engine.Queued), job(engine.Loading), job(engine.Done)
 	r, _ := http.NewRequest("GET", "/", nil)
 	h.begin("", ended)
-	if p := h.progress(r).(progress); p.State.JobCount != 0 {
+	if p := described(t, h.progress(r)); p.State.JobCount != 0 {
 		t.Errorf("ended: %+v", p)
 	}
 	h.begin("", waiting)
-	p := h.progress(r).(progress)
+	p := described(t, h.progress(r))
 	if p.Progress != 0 || p.State.JobCount != 1 || p.TextInfo == nil || *p.TextInfo != "Waiting" || p.ETARelative != 3 {
 		t.Errorf("waiting: %+v", p)
 	}
 	h.begin("", loading)
-	if p := h.progress(r).(progress); p.TextInfo == nil || *p.TextInfo != "Loading base" {
+	if p := described(t, h.progress(r)); p.TextInfo == nil || *p.TextInfo != "Loading base" {
 		t.Errorf("loading: %+v", p)
 	}
 	h.interrupt(r)
@@ -672,7 +700,7 @@ func TestQueued(t *testing.T) {
 // TestGone checks that a client that goes away ends its job.
 func TestGone(t *testing.T) {
 	e := &fakeEngine{stop: make(chan struct{})}
-	h, s := serve(t, e, Config{})
+	h, s := serve(t, e, api.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	r, _ := http.NewRequestWithContext(ctx, "POST", s.URL+"/sdapi/v1/txt2img", strings.NewReader(`{"prompt":"a cat"}`))
 	done := make(chan struct{})
@@ -725,7 +753,7 @@ func TestNewestPreview(t *testing.T) {
 // TestUnload checks unload-checkpoint, and that it answers an empty object.
 func TestUnload(t *testing.T) {
 	e := &fakeEngine{}
-	_, s := serve(t, e, Config{})
+	_, s := serve(t, e, api.Config{})
 	if got := call(t, s, "POST", "/sdapi/v1/unload-checkpoint", ""); strings.TrimSpace(string(got.body)) != "{}" || e.unloaded != 1 {
 		t.Errorf("%s, and unloaded %d times", got.body, e.unloaded)
 	}
@@ -733,7 +761,7 @@ func TestUnload(t *testing.T) {
 
 // TestLongPrompt checks that an image whose settings cannot be written is returned without them.
 func TestLongPrompt(t *testing.T) {
-	_, s := serve(t, &fakeEngine{}, Config{})
+	_, s := serve(t, &fakeEngine{}, api.Config{})
 	body := `{"prompt":"` + strings.Repeat("x", 300<<10) + `"}`
 	if _, info := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", body), 1); info.Infotexts[0] != "" {
 		t.Errorf("infotext %.40q", info.Infotexts[0])
@@ -749,7 +777,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add([]byte(body), true)
 		f.Add([]byte(body), false)
 	}
-	h := New(&fakeEngine{}, Config{LoRAs: testLoRAs, MaxPixels: 1 << 20})
+	h := New(&fakeEngine{}, api.Config{LoRAs: testLoRAs, MaxPixels: 1 << 20})
 	f.Fuzz(func(t *testing.T, body []byte, img2img bool) {
 		r, err := parse(body, img2img)
 		if err != nil {

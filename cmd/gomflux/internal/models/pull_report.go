@@ -29,12 +29,9 @@ type (
 		Bytes int64  `json:"bytes"`
 	}
 	jsonPullProgress struct {
-		MessageType    string  `json:"message_type"` // progress
-		Bytes          int64   `json:"bytes"`
-		TotalBytes     int64   `json:"total_bytes"`
-		BytesPerSecond float64 `json:"bytes_per_second"`
-		SecondsLeft    float64 `json:"seconds_left"`
-		WaitingFor     string  `json:"waiting_for,omitempty"`
+		MessageType string `json:"message_type"` // progress
+		hub.Progress
+		SecondsLeft float64 `json:"seconds_left"`
 	}
 	// A pulled is a model or file that is on this machine.
 	pulled struct {
@@ -98,10 +95,7 @@ func (r *pullReport) progress(p hub.Progress) {
 		return
 	}
 	r.reported = time.Now()
-	r.out.Event(jsonPullProgress{
-		MessageType: "progress", Bytes: p.Here, TotalBytes: p.Bytes, BytesPerSecond: p.PerSecond,
-		SecondsLeft: ui.Seconds(p.Left), WaitingFor: p.Waiting,
-	})
+	r.out.Event(jsonPullProgress{MessageType: "progress", Progress: p, SecondsLeft: ui.Seconds(p.Left)})
 }
 
 // downloadText returns the text after the bar.

@@ -5,29 +5,12 @@ import (
 	"net"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/serve"
 	"github.com/gomflux/gomflux/serve/pulls"
 )
-
-// pullingFlags are the flags of gomflux serve about downloads.
-type pullingFlags struct{ pull, noPull bool }
-
-func (f *pullingFlags) add(to *pflag.FlagSet) {
-	to.BoolVar(&f.pull, "pull", false, "let clients download models (default if only this machine can use the server)")
-	to.BoolVar(&f.noPull, "no-pull", false, "let no client download models")
-}
-
-func (f *pullingFlags) validate() error {
-	if f.pull && f.noPull {
-		return cli.UsageErrorf("give either --pull or --no-pull")
-	}
-	return nil
-}
 
 // puller returns what downloads models for clients.
 func (o *serveOptions) puller(ctx context.Context, m *servedModels) *pulls.Puller {

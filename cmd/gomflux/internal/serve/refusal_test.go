@@ -12,7 +12,6 @@ func TestPullRefusal(t *testing.T) {
 	t.Setenv("HF_HUB_OFFLINE", "")
 	tokens := []serve.Token{{Name: "ann", Secret: "0123456789abcdef"}}
 	hosts := []string{"images.example.org"}
-	yes, no := pullingFlags{pull: true}, pullingFlags{noPull: true}
 	for _, test := range []struct {
 		options serveOptions
 		want    string // in the reason, "" if downloads are allowed
@@ -20,14 +19,14 @@ func TestPullRefusal(t *testing.T) {
 		{serveOptions{listen: serveAddress}, ""},
 		{serveOptions{listen: "localhost:80"}, ""},
 		{serveOptions{listen: "[::1]:80"}, ""},
-		{serveOptions{listen: serveAddress, pullingFlags: no}, "--no-pull"},
+		{serveOptions{listen: serveAddress, noPull: true}, "--no-pull"},
 		{serveOptions{listen: "0.0.0.0:80"}, "--pull"},
 		{serveOptions{listen: ":80"}, "--pull"},
-		{serveOptions{listen: ":80", pullingFlags: yes}, ""},
+		{serveOptions{listen: ":80", pull: true}, ""},
 		{serveOptions{listen: serveAddress, tokens: tokens}, "--pull"},
 		{serveOptions{listen: serveAddress, allowedHosts: hosts}, "--pull"},
 		{serveOptions{listen: serveAddress, baseURL: "https://images.example.org"}, "--pull"},
-		{serveOptions{listen: serveAddress, tokens: tokens, allowedHosts: hosts, pullingFlags: yes}, ""},
+		{serveOptions{listen: serveAddress, tokens: tokens, allowedHosts: hosts, pull: true}, ""},
 	} {
 		got := test.options.pullRefusal()
 		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {

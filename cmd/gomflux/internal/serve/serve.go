@@ -118,7 +118,7 @@ type serveOptions struct {
 	lowRAM bool
 	split  cli.SplitFlag
 	cli.PromptCacheFlags
-	pullingFlags
+	pull, noPull    bool
 	tokenFile       string
 	insecureNoToken bool
 	allowedHosts    []string
@@ -207,7 +207,8 @@ func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 	cli.AddLowRAM(f, &o.lowRAM)
 	cli.AddSplit(f, &o.split)
 	o.PromptCacheFlags.Add(f)
-	o.pullingFlags.add(f)
+	f.BoolVar(&o.pull, "pull", false, "let clients download models (default if only this machine can use the server)")
+	f.BoolVar(&o.noPull, "no-pull", false, "let no client download models")
 	f.StringVar(&o.pictures, "pictures", "", "`folder` that keeps generated images (default: gomflux/pictures in the user's data folder)")
 	f.Var(&o.picturesSize, "pictures-size", "size of its images, such as 2GB (the default), above which the oldest are removed")
 	f.BoolVar(&o.noGallery, "no-gallery", false, "keep no images on disk")
@@ -246,10 +247,12 @@ func (o *serveOptions) validate(given func(string) bool) (err error) {
 		return cli.UsageErrorf("give either --token-file or --insecure-no-token")
 	case o.noGallery && (given("pictures") || given("pictures-size")):
 		return cli.UsageErrorf("--pictures and --pictures-size have no effect with --no-gallery")
+	case o.pull && o.noPull:
+		return cli.UsageErrorf("give either --pull or --no-pull")
 	case given("pictures") && o.pictures == "":
 		return cli.UsageErrorf("--pictures: the folder name is empty")
 	}
-	if err := cmp.Or(o.WeightFlags.Validate(given), o.pullingFlags.validate()); err != nil {
+	if err := o.WeightFlags.Validate(given); err != nil {
 		return err
 	}
 	return o.validateNetwork(given)
