@@ -100,8 +100,9 @@ func diff(r *report.Report, ours, ref *Run, table *report.Table) {
 		}
 		t.Free = t.Measure(g, w, t.Shape, table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), t.Stage, report.Free, t.Name))
 	}
+	untapped := untappedOfAll()
 	for _, name := range ref.recorded() {
-		switch reason := untappedAnywhere(name); {
+		switch reason := untapped.reason(name); {
 		case compared[name]:
 		case reason != "":
 			r.LeaveOut(name, reason)
