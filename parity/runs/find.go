@@ -205,20 +205,16 @@ func (t *Tree) Clearable(sides, names []string) (files []File, err error) {
 	}
 	remove := map[string]bool{}
 	for _, name := range names {
-		found := false
-		for _, e := range all {
-			if e.Name != name {
-				continue
-			}
+		found := slices.DeleteFunc(slices.Clone(all), func(e Entry) bool { return e.Name != name })
+		if len(found) == 0 {
+			return nil, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(known)))
+		}
+		for _, e := range found {
 			if inFile[e.Path] > 1 {
 				return nil, fmt.Errorf("%s is in %s, with %d other names: nothing was removed (without names everything is)",
 					name, e.Path, inFile[e.Path]-1)
 			}
-			found = true
 			remove[e.Path] = true
-		}
-		if !found {
-			return nil, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(known)))
 		}
 	}
 	if len(names) == 0 {
