@@ -189,7 +189,7 @@ func (s *Session) check(tap hooks.Tap, call *held) (*stop, error) {
 	}
 	st := &stop{tap: tap, held: call, Stop: protocol.Stop{
 		Name: full, Module: tap.Name, Class: shortClass(tap.Class), Step: tap.Step, Call: tap.Call, Negative: tap.Negative,
-		Sigma: at(s.sigmas, tap.Step), Timestep: at(s.timesteps, tap.Step), Shape: tap.Output.Shape(), Dtype: dtypeOf(tap.Output),
+		Sigma: at(s.sigmas, tap.Step), Timestep: at(s.timesteps, tap.Step), Shape: tap.Output.Shape(), Dtype: tap.Output.Dtype().String(),
 	}}
 	var found *stop
 	for _, b := range slices.Clone(s.points) {

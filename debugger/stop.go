@@ -13,7 +13,6 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -189,12 +188,9 @@ func (s *Session) variables(at *stop) (*protocol.Variables, error) {
 	return v, nil
 }
 
-// previewed is the number of first values of a variable.
-const previewed = 10
-
 // variable describes a tensor. One that costs much is described without its values.
 func variable(name string, kind hooks.Kind, x *mlx.Array) (protocol.Variable, error) {
-	v := protocol.Variable{Name: name, Point: kind.String(), Shape: x.Shape(), Dtype: dtypeOf(x), Preview: []checkpoint.Float{}}
+	v := protocol.Variable{Name: name, Point: kind.String(), Shape: x.Shape(), Dtype: x.Dtype().String(), Preview: []checkpoint.Float{}}
 	if v.Shape == nil {
 		v.Shape = []int{}
 	}
@@ -202,7 +198,7 @@ func variable(name string, kind hooks.Kind, x *mlx.Array) (protocol.Variable, er
 		v.Value = "is computed when an expression uses it"
 		return v, nil
 	}
-	stats, first, err := runs.Summarize(x, previewed)
+	stats, first, err := runs.Summarize(x, runs.Previewed)
 	if err != nil {
 		return v, fmt.Errorf("%s: %w", name, err)
 	}
@@ -210,17 +206,10 @@ func variable(name string, kind hooks.Kind, x *mlx.Array) (protocol.Variable, er
 	return v, nil
 }
 
-// dtypeOf returns an array's dtype as PyTorch names it.
-func dtypeOf(x *mlx.Array) string {
-	d, _ := nn.FileDtype(x.Dtype())
-	return d.Long()
-}
-
 func parameter(p hooks.Parameter) protocol.Parameter {
 	out := protocol.Parameter{Path: p.Path, Shape: p.Shape, Dtype: "not loaded"}
 	if p.Array != nil {
-		d, _ := nn.FileDtype(p.Dtype)
-		out.Dtype = d.Long()
+		out.Dtype = p.Dtype.String()
 	}
 	if q := p.Quantization; q != nil {
 		out.Quantized = fmt.Sprintf("%d bits, groups of %d", q.Bits, q.Group)

@@ -1,7 +1,6 @@
 package debugger
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -88,21 +87,15 @@ func traceLine(event string, arguments, result any, failed error, began time.Tim
 	if failed != nil {
 		l.Error = failed.Error()
 	}
-	for _, part := range []struct {
-		value any
-		json  *json.RawMessage
-	}{{arguments, &l.Arguments}, {result, &l.Result}} {
-		if part.value == nil {
-			continue
-		}
-		text, err := plainjson.Marshal(part.value, "")
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", event, err)
-		}
-		*part.json = text
+	text, err := plainjson.Marshal(struct {
+		protocol.TraceLine
+		Arguments any `json:"arguments,omitempty"` // in place of those of the line, which are JSON
+		Result    any `json:"result,omitempty"`
+	}{l, arguments, result}, "")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", event, err)
 	}
-	text, err := plainjson.Marshal(l, "")
-	return append(text, '\n'), err
+	return append(text, '\n'), nil
 }
 
 func (t *trace) close() {

@@ -56,10 +56,8 @@ func nextToRecord(v report.Verdict, seen []seenTensor, asked map[string]bool) []
 
 // inModule reports whether a tensor is of a module, or of one inside it, at the module's step.
 func inModule(tensor, module string) bool {
-	t, err := hooks.ParseName(tensor)
-	m, err2 := hooks.ParseName(module)
-	return err == nil && err2 == nil && t.Step == m.Step &&
-		(t.Module == m.Module || strings.HasPrefix(t.Module, m.Module+"."))
+	t, m := hooks.NameOf(tensor), hooks.NameOf(module)
+	return t.Step == m.Step && (t.Module == m.Module || strings.HasPrefix(t.Module, m.Module+"."))
 }
 
 // choose takes tensors level by level of the module tree, up to mostAsked, and some of the first

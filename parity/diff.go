@@ -19,9 +19,7 @@ import (
 // The verdict names the first that differs: in the order in which they were computed, if one of
 // the runs has a trace.
 func DiffRuns(ctx context.Context, a, b string, table *report.Table) (*report.Report, error) {
-	if table == nil {
-		table = report.DefaultTable()
-	}
+	table = cmp.Or(table, report.DefaultTable())
 	rep := &report.Report{Run: b, Model: a, Readings: []string{report.Free}}
 	ourFiles, refFiles := folder(a), folder(b)
 	err := mlx.Do(ctx, func() error {
@@ -100,8 +98,9 @@ func diff(r *report.Report, ours, ref *Run, table *report.Table) {
 		}
 		t.Free = t.Measure(g, w, t.Shape, table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), t.Stage, report.Free, t.Name))
 	}
+	untapped := untappedOfAll()
 	for _, name := range ref.recorded() {
-		switch reason := untappedAnywhere(name); {
+		switch reason := untapped.reason(name); {
 		case compared[name]:
 		case reason != "":
 			r.LeaveOut(name, reason)

@@ -10,17 +10,13 @@ import (
 
 // hintQuestion describes a wrong tensor to package hints. The name is the reference's.
 func (r *replay) hintQuestion(name string, tap hooks.Tap, got, want *mlx.Array) hints.Question {
-	n, err := hooks.ParseName(name)
-	if err != nil {
-		n = hooks.Name{Module: name, Step: -1}
-	}
 	var input *mlx.Array
 	if len(tap.Inputs) > 0 {
 		input = tap.Inputs[0].Array
 	}
 	return hints.Question{
 		Input: input,
-		Name:  n, Ours: got, Reference: want, Guidance: r.ref.Guidance,
+		Name:  hooks.NameOf(name), Ours: got, Reference: want, Guidance: r.ref.Guidance,
 		Names: r.ref.heldNames(), Tensor: func(n hooks.Name) *mlx.Array { return r.samePass(n, tap, want.Shape()) },
 	}
 }

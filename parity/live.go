@@ -22,9 +22,6 @@ const DefaultLiveMemory = 4_000_000_000
 // of the run is for messages and the report.
 func Live(ctx context.Context, name string, in io.Reader, limit int64, o Options) (*report.Report, error) {
 	o.Readings, o.quick = []string{report.Isolated}, true
-	if o.Tolerances == nil {
-		o.Tolerances = report.DefaultTable()
-	}
 	var rep *report.Report
 	err := mlx.Do(ctx, func() error {
 		ref, err := openStream(in, limit, func() error { return context.Cause(ctx) })

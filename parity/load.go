@@ -45,7 +45,7 @@ func (r *replay) load() error {
 		o.Partial, o.Overrides = r.ref.Pipeline, models.Overrides(&r.parts)
 		o.Requests = func(p *models.Pipeline) []models.Request {
 			r.pipeline = p
-			r.parts = standInOf(r.ref, p)
+			r.parts = standIn{r.ref, p.Absent(), p.AbsentValues(), p.Dtype()}
 			if r.request, err = r.newRequest(); err != nil {
 				return nil
 			}

@@ -75,9 +75,6 @@ type Run struct {
 	live   *stream                    // where the tensors come from while the run goes on; nil if it has ended
 }
 
-// runFiles are the files of a run whose settings list none.
-var runFiles = []string{"*.safetensors", "*.npy", "*.npz", "tensors/*.safetensors", "tensors/*.npy", "tensors/*.npz"}
-
 // OpenRun reads the run in a folder. Its tensors live until the MLX job ends. If the settings list
 // no files, or there are no settings, all files of tensors in the folder and its folder tensors
 // are read: safetensors, .npy and .npz. Statistics of tensors are read too.
@@ -91,12 +88,9 @@ func OpenRun(fsys fs.FS) (*Run, error) {
 	}
 	files := r.Files
 	if files == nil {
-		for _, pattern := range runFiles {
-			names, err := fs.Glob(fsys, pattern)
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, names...)
+		var err error
+		if files, err = runs.ArrayFiles(fsys); err != nil {
+			return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, "."), err)
 		}
 	}
 	if r.given == nil && r.stats == nil && len(files) == 0 {
@@ -156,48 +150,34 @@ func (r *Run) checkSettings(run string) error {
 	return nil
 }
 
-// read reads the tensors of a file.
+// read reads the tensors of a file. That of a .npy file has the file's name. Values of float64, NumPy's default,
+// are rounded to float32, in which everything is compared.
 func (r *Run) read(fsys fs.FS, name string) error {
 	name = path.Clean(name)
-	arrays, dtypes, err := readArrays(fsys, name)
+	f, err := checkpoint.OpenArraysFS(fsys, name)
 	if err != nil {
 		return err
 	}
-	for tensor, a := range arrays {
-		if r.arrays[tensor] != nil {
-			return fmt.Errorf("%s: tensor %s is also in another file", checkpoint.FullName(fsys, name), tensor)
-		}
-		r.arrays[tensor] = a
-		r.dtypes[tensor] = dtypes[tensor]
-	}
-	return nil
-}
-
-// readArrays reads a file of tensors, and returns them with their stored dtypes. The tensor of a .npy file has the file's name.
-// Values of float64, NumPy's default, are rounded to float32, in which everything is compared.
-func readArrays(fsys fs.FS, name string) (arrays map[string]*mlx.Array, dtypes map[string]string, err error) {
-	f, err := checkpoint.OpenArraysFS(fsys, name)
-	if err != nil {
-		return nil, nil, err
-	}
 	defer f.Close()
-	arrays, dtypes = map[string]*mlx.Array{}, map[string]string{}
 	for _, t := range f.Tensors() {
+		if r.arrays[t.Name] != nil {
+			return fmt.Errorf("%s: tensor %s is also in another file", checkpoint.FullName(fsys, name), t.Name)
+		}
 		x, err := f.Read(t.Name)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		dtypes[t.Name] = t.Dtype.Long()
 		if t.Dtype == checkpoint.F64 {
 			if x, err = x.Cast(checkpoint.F32); err != nil {
-				return nil, nil, fmt.Errorf("%s: %w", f.Path, err)
+				return fmt.Errorf("%s: %w", f.Path, err)
 			}
 		}
-		if arrays[t.Name], err = runs.ToArray(x); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", f.Path, err)
+		if r.arrays[t.Name], err = runs.ToArray(x); err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
 		}
+		r.dtypes[t.Name] = t.Dtype.Long()
 	}
-	return arrays, dtypes, nil
+	return nil
 }
 
 // add adds the tensors of another recording of the same run.

@@ -43,9 +43,6 @@ func replayAndSee(ctx context.Context, run string, o Options) (rep *report.Repor
 	if o.Debugger != nil {
 		o.Readings = []string{report.Isolated}
 	}
-	if o.Tolerances == nil {
-		o.Tolerances = report.DefaultTable()
-	}
 	err = mlx.Do(ctx, func() error {
 		ref, err := OpenRun(folder(run))
 		if err != nil {
@@ -71,6 +68,7 @@ func replayAndSee(ctx context.Context, run string, o Options) (rep *report.Repor
 
 // replay runs the settings of a reference's run, and compares its tensors.
 func (o Options) replay(run string, ref *Run) (*report.Report, []seenTensor, error) {
+	o.Tolerances = cmp.Or(o.Tolerances, report.DefaultTable())
 	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*report.Tensor{}}
 	defer r.close()
 	if err := r.load(); err != nil {

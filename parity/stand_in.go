@@ -5,7 +5,6 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/parity/report"
 )
@@ -17,10 +16,6 @@ type standIn struct {
 	absent []string          // folders
 	values map[string]string // see [models.Pipeline.AbsentValues]
 	dtype  mlx.Dtype
-}
-
-func standInOf(ref *Run, p *models.Pipeline) standIn {
-	return standIn{ref, p.Absent(), p.AbsentValues(), p.Dtype()}
 }
 
 // lacks reports whether a component is not there.

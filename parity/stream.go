@@ -305,10 +305,7 @@ const before, after = -1, math.MaxInt
 
 // phaseOf returns the phase in which a tensor is computed.
 func phaseOf(name string) int {
-	n, err := hooks.ParseName(name)
-	switch {
-	case err != nil:
-		return before
+	switch n := hooks.NameOf(name); {
 	case n.Step >= 0:
 		return n.Step
 	case report.IsImage(n.Module), strings.HasPrefix(n.Module, "vae.decode"), strings.HasPrefix(n.Module, "vae.post_quant_conv"):

@@ -3,7 +3,6 @@ package parity
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -62,8 +61,8 @@ func (r *replay) compareFork(f hooks.Fork) {
 		r.unhooked.Operations++
 	}
 	for i, fused := range f.Fused {
-		d := distance(fused, f.Modules[i])
-		if d.Within(tolerance) || !r.forks[key] {
+		d := report.Compare(fused.Floats(), f.Modules[i].Floats())
+		if d.Within(tolerance) || d.Ref.NaN+d.Ref.Inf > 0 || !r.forks[key] {
 			continue
 		}
 		r.forks[key], r.unhooked.OK = false, false
@@ -71,29 +70,6 @@ func (r *replay) compareFork(f hooks.Fork) {
 			Module: name, Operation: f.Operation, Max: d.Max, MaxRef: d.MaxRef, L2: d.L2,
 		})
 	}
-}
-
-// distance measures x against want on the device. It is zero if want is not finite.
-func distance(x, want *mlx.Array) report.Difference {
-	sums := mlx.Scope(func() *mlx.Array {
-		want := want.AsType(mlx.Float32).Reshape(-1)
-		e := x.AsType(mlx.Float32).Reshape(-1).Sub(want)
-		all := []*mlx.Array{e.Abs().Max(0), want.Abs().Max(0), e.Square().Sum(0), want.Square().Sum(0)}
-		for i, a := range all {
-			all[i] = a.Reshape(1)
-		}
-		return mlx.Concat(0, all...)
-	})
-	defer sums.Free()
-	v := sums.Floats()
-	d := report.Difference{
-		Max: report.Number(v[0]), MaxRef: report.Number(v[1]), L2: report.Ratio(math.Sqrt(float64(v[2])), math.Sqrt(float64(v[3]))),
-		Finite: report.Number(v[2]).Finite(),
-	}
-	if !report.Number(v[3]).Finite() {
-		d = report.Difference{Finite: true}
-	}
-	return d
 }
 
 // withoutHooks runs the model as users do, and compares the run with the one in which hooks looked.

@@ -50,15 +50,6 @@ func untappedBy(rules []component.Untapped, name string) string {
 	return ""
 }
 
-// untappedAnywhere returns why a tensor of an unknown model needs no tap, or "".
-func untappedAnywhere(name string) string {
-	reason := untappedBy(untappedRules, name)
-	for _, class := range component.All {
-		reason = cmp.Or(reason, untappedBy(class.Untapped, name))
-	}
-	return reason
-}
-
 // untappedTensors are the reference's tensors that have no counterpart in a model.
 type untappedTensors struct {
 	rules []component.Untapped // of the classes of its components
@@ -70,8 +61,7 @@ type untappedTensors struct {
 }
 
 // untappedOfAll returns the tensors without a counterpart for the components of any model.
-func untappedOfAll() untappedTensors {
-	u := untappedTensors{idle: map[string]bool{}, headed: map[string]bool{}}
+func untappedOfAll() (u untappedTensors) {
 	for _, class := range component.All {
 		u.rules = append(u.rules, class.Untapped...)
 	}
@@ -114,8 +104,7 @@ func (u untappedTensors) reason(name string) string {
 	if reason := cmp.Or(untappedBy(untappedRules, name), untappedBy(u.rules, name)); reason != "" {
 		return reason
 	}
-	switch n, err := hooks.ParseName(name); {
-	case err != nil:
+	switch n := hooks.NameOf(name); {
 	case u.isIdle(n.Module):
 		return "of modules after the last hidden state that is used, which do not run here"
 	case u.headed[n.Module]:

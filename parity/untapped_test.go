@@ -76,9 +76,9 @@ func TestUntapped(t *testing.T) {
 	}
 }
 
-// TestUntappedAnywhere: where the model is not known, as in a diff of two runs, what
+// TestUntappedOfAll: where the model is not known, as in a diff of two runs, what
 // any class of components has is left out.
-func TestUntappedAnywhere(t *testing.T) {
+func TestUntappedOfAll(t *testing.T) {
 	for name, untapped := range map[string]bool{
 		"transformer.layers.0@0:in.1":                             true,
 		"text_encoder_2.encoder.block.1.layer.0:out.1":            true,
@@ -87,7 +87,7 @@ func TestUntappedAnywhere(t *testing.T) {
 		"text_encoder_2.encoder.block.1.layer.0:in.position_bias": false,
 		"text_encoder": false,
 	} {
-		if reason := untappedAnywhere(name); (reason != "") != untapped {
+		if reason := untappedOfAll().reason(name); (reason != "") != untapped {
 			t.Errorf("%s: reason %q, expected one: %v", name, reason, untapped)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // maxFirst is the number of elements that first returns at most.
@@ -217,7 +218,7 @@ func (c *call) ints() []int {
 }
 
 func first(c *call, t *tensor) starlark.Value {
-	n := firstValues
+	n := runs.Previewed
 	c.unpack("n?", &n)
 	if n < 0 || n > maxFirst {
 		fail("first(%d): expected 0 to %d", n, maxFirst)

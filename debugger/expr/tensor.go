@@ -15,9 +15,6 @@ import (
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
-// firstValues is the number of first values in a tensor's description.
-const firstValues = 10
-
 // hostElements is the size of a tensor of whole numbers whose statistics the host computes exactly.
 const hostElements = 1 << 20
 
@@ -254,7 +251,7 @@ func (t *tensor) summarize() checkpoint.Stats {
 			if !x.Dtype().IsFloat() && x.Size() > hostElements {
 				x = x.AsType(mlx.Float32) // the host would need 8 bytes for each element
 			}
-			stats, first, err := runs.Summarize(x, firstValues)
+			stats, first, err := runs.Summarize(x, runs.Previewed)
 			must(err)
 			t.stats, t.first = &stats, first
 		})

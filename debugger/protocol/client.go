@@ -127,15 +127,10 @@ func (c *Client) Do(ctx context.Context, command string, arguments, result any) 
 }
 
 func encodeRequest(command string, arguments any) ([]byte, error) {
-	r := Request{Command: command}
-	if arguments != nil {
-		text, err := plainjson.Marshal(arguments, "")
-		if err != nil {
-			return nil, err
-		}
-		r.Arguments = text
-	}
-	line, err := plainjson.Marshal(r, "")
+	line, err := plainjson.Marshal(struct {
+		Request
+		Arguments any `json:"arguments,omitempty"` // in place of those of the request, which are JSON
+	}{Request{Command: command}, arguments}, "")
 	if err == nil && len(line) > maxRequest {
 		err = fmt.Errorf("%s: %d bytes of arguments, expected at most %d", command, len(line), maxRequest)
 	}

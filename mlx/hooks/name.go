@@ -117,6 +117,16 @@ func ParseName(s string) (Name, error) {
 	return n, nil
 }
 
+// NameOf is ParseName for names that other programs may have chosen: one that is not a tap's is that of a
+// module.
+func NameOf(s string) Name {
+	n, err := ParseName(s)
+	if err != nil {
+		return Name{Module: s, Step: -1}
+	}
+	return n
+}
+
 // index parses digits without a sign or leading zeros.
 func index(s string, ok bool) (int, bool) {
 	n, err := strconv.Atoi(s)

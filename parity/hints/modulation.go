@@ -9,14 +9,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
-// A chunk is a part of a modulation: scale, shift or gate of a norm or a residual.
-type chunk struct {
-	name string
-	tensor
-}
-
-// modulation looks for chunks of a modulation that are used for each other, where a norm is
-// scaled and shifted, or what is added to a residual is gated.
+// modulation looks for chunks of a modulation (scale, shift or gate of a norm or a residual) that are used
+// for each other, where a norm is scaled and shifted, or what is added to a residual is gated.
 func (s *search) modulation() {
 	if len(s.want.shape) != 3 {
 		return
@@ -57,8 +51,8 @@ func (s *search) fitted(bases []tensor) {
 	}
 	for _, x := range bases {
 		y, slopes, shift := affine(x, s.want, axis, true)
-		scale := tensor{v: slopes}.apply(func(v float64) float64 { return v - 1 })
-		if s.isReference(y) && s.scaleAndShift([]tensor{x}, []chunk{{"its scale", scale}, {"its shift", tensor{v: shift}}}) {
+		scale := tensor{name: "its scale", v: slopes}.apply(func(v float64) float64 { return v - 1 })
+		if s.isReference(y) && s.scaleAndShift([]tensor{x}, []tensor{scale, {name: "its shift", v: shift}}) {
 			return
 		}
 	}
@@ -89,7 +83,7 @@ func of(n hooks.Name, module string) bool {
 // chunks returns the parts of the modulations of a module, each as long as a row of the wrong
 // tensor. Where tokens have unlike modulations (modulate_index chooses a row for each token)
 // they are as large as all of it.
-func (s *search) chunks(scope string) (out []chunk) {
+func (s *search) chunks(scope string) (out []tensor) {
 	d := s.want.last()
 	index, indexed := s.input(scope, "modulate_index")
 	indexed = indexed && len(index.v)*d == len(s.want.v)
@@ -99,27 +93,29 @@ func (s *search) chunks(scope string) (out []chunk) {
 		return of(n, scope) && vector && t.last()%d == 0 && t.last() <= 9*d && (rows == 1 || rows == 2 && indexed)
 	}) {
 		for i := range t.last() / d {
-			name, part := fmt.Sprintf("chunk %d of %s", i, t.name), t.columns(i*d, (i+1)*d)
+			part := t.columns(i*d, (i+1)*d)
+			part.name = fmt.Sprintf("chunk %d of %s", i, t.name)
 			if len(t.v) > t.last() {
-				byToken := tensor{v: make([]float64, 0, len(s.want.v))}
+				byToken := tensor{name: part.name, v: make([]float64, 0, len(s.want.v))}
 				for _, row := range index.v {
 					byToken.v = append(byToken.v, part.row(int(row)).v...)
 				}
-				out = append(out, chunk{name, byToken})
-				name, part = name+" at the step's time, for references too", part.row(0)
+				out = append(out, byToken)
+				part = part.row(0)
+				part.name += " at the step's time, for references too"
 			}
-			out = append(out, chunk{name, part})
+			out = append(out, part)
 		}
 	}
 	return out
 }
 
 // scaleAndShift looks for mistakes in x·(1+scale) and x·(1+scale)+shift.
-func (s *search) scaleAndShift(bases []tensor, chunks []chunk) bool {
-	noShift := chunk{"no shift", tensor{v: []float64{0}}}
-	shifts := append([]chunk{noShift}, chunks...)
-	scaled := func(x tensor, scale, shift chunk) tensor {
-		return x.with(scale.tensor, func(x, c float64) float64 { return x * (1 + c) }).with(shift.tensor, plus)
+func (s *search) scaleAndShift(bases, chunks []tensor) bool {
+	noShift := tensor{name: "no shift", v: []float64{0}}
+	shifts := append([]tensor{noShift}, chunks...)
+	scaled := func(x, scale, shift tensor) tensor {
+		return x.with(scale, func(x, c float64) float64 { return x * (1 + c) }).with(shift, plus)
 	}
 	for _, x := range bases {
 		for _, scale := range chunks {
@@ -131,7 +127,7 @@ func (s *search) scaleAndShift(bases []tensor, chunks []chunk) bool {
 					variant{"scale and shift swapped", fmt.Sprintf("%s is scaled with %s and shifted with %s, in the reference the "+
 						"other way round", x.name, shift.name, scale.name), func() tensor { return scaled(x, shift, scale) }},
 					variant{"modulation without 1", fmt.Sprintf("%s is scaled by %s and should be by 1 plus that", x.name, scale.name),
-						func() tensor { return x.with(scale.tensor, times).with(shift.tensor, plus) }},
+						func() tensor { return x.with(scale, times).with(shift, plus) }},
 					variant{"modulation missing", fmt.Sprintf("%s goes on unscaled and unshifted, without %s and %s", x.name,
 						scale.name, shift.name), func() tensor { return x }},
 				) {
@@ -155,9 +151,9 @@ func (s *search) scaleAndShift(bases []tensor, chunks []chunk) bool {
 }
 
 // gate looks for mistakes in base + x·gate and base + x·tanh(gate).
-func (s *search) gate(bases []tensor, chunks []chunk) bool {
-	gated := func(x tensor, c chunk, f function) tensor { return x.with(c.apply(f.f), times) }
-	added := func(base, x tensor, c chunk, f function) tensor { return base.with(gated(x, c, f), plus) }
+func (s *search) gate(bases, chunks []tensor) bool {
+	gated := func(x, c tensor, f function) tensor { return x.with(c.apply(f.f), times) }
+	added := func(base, x, c tensor, f function) tensor { return base.with(gated(x, c, f), plus) }
 	functions := []function{{"tanh of ", math.Tanh}, {"", identity}}
 	for _, base := range bases {
 		for _, x := range bases {

@@ -5,6 +5,8 @@ import (
 	"iter"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
 )
 
 // order looks for the reference's values in another order.
@@ -20,8 +22,7 @@ func (s *search) order() {
 	if !same && !s.sampled {
 		return
 	}
-	if g, back, ok := s.exchanged(); ok {
-		s.exchanges(g, back)
+	if s.exchanged(s.Question, func(x *mlx.Array) *mlx.Array { return x }) {
 		return
 	}
 	for axis := range s.want.shape {
@@ -36,29 +37,26 @@ func (s *search) order() {
 	s.say("permuted", "ours has the reference's values in another order")
 }
 
-// exchanges is the hint about a group of axes in another order; back means that the reference has
-// ours exchanged.
-func (s *search) exchanges(g [3]int, back bool) {
-	text := "ours is the reference with"
-	if back {
-		text = "the reference is ours with"
-	}
-	s.say("layout", "%s axes %d to %d after axes %d to %d: a layout is mistaken (channels first or last, a missing transpose)",
-		text, g[0], g[1]-1, g[1], g[2]-1)
-}
-
-// exchanged finds neighbouring groups of axes that one side has in the other's order.
-func (s *search) exchanged() (group [3]int, back, ok bool) {
-	for g := range groups(len(s.want.shape)) {
-		exchange := func(t tensor) tensor { return t.reshape(grouped(s.want.shape, g)...).permute(0, 2, 1, 3) }
-		if s.fits(exchange(s.want)) {
-			return g, false, true
+// exchanged looks for neighbouring groups of axes that one side of a question has in the other's order. It
+// compares a part of them, which of returns: the one that is searched.
+func (s *search) exchanged(q Question, of func(*mlx.Array) *mlx.Array) bool {
+	shape := q.Reference.Shape()
+	for g := range groups(len(shape)) {
+		exchange := func(x *mlx.Array) tensor {
+			return hostTensor("", of(x.Reshape(grouped(shape, g)...).Transpose(0, 2, 1, 3).Reshape(shape...)))
 		}
-		if distance(exchange(s.got), s.want) <= 0.1*s.off {
-			return g, true, true
+		text := "ours is the reference with"
+		if !s.fits(exchange(q.Reference)) {
+			if distance(exchange(q.Ours), s.want) > 0.1*s.off {
+				continue
+			}
+			text = "the reference is ours with"
 		}
+		s.say("layout", "%s axes %d to %d after axes %d to %d: a layout is mistaken (channels first or last, a missing transpose)",
+			text, g[0], g[1]-1, g[1], g[2]-1)
+		return true
 	}
-	return group, false, false
+	return false
 }
 
 // grouped returns the sizes of the axes before a group, of its two parts, and of those after it.

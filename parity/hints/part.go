@@ -152,25 +152,7 @@ func (s *search) crossOrder() {
 			return
 		}
 	}
-	if s.crossLayout(); len(s.hints) == 0 {
+	if !s.exchanged(s.whole, s.part.of) {
 		s.hints = permuted
-	}
-}
-
-// crossLayout looks for axes in another order in the whole tensor, and compares a part of it.
-func (s *search) crossLayout() {
-	shape := s.whole.Reference.Shape()
-	for g := range groups(len(shape)) {
-		exchange := func(x *mlx.Array) tensor {
-			return hostTensor("", s.part.of(x.Reshape(grouped(shape, g)...).Transpose(0, 2, 1, 3).Reshape(shape...)))
-		}
-		if s.fits(exchange(s.whole.Reference)) {
-			s.exchanges(g, false)
-			return
-		}
-		if distance(exchange(s.whole.Ours), s.want) <= 0.1*s.off {
-			s.exchanges(g, true)
-			return
-		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -84,13 +85,8 @@ func distance(a, b tensor) float64 {
 
 // moments returns mean and standard deviation.
 func moments(v []float64) (mean, std float64) {
-	for _, x := range v {
-		mean += x / float64(len(v))
-	}
-	for _, x := range v {
-		std += (x - mean) * (x - mean) / float64(len(v))
-	}
-	return mean, math.Sqrt(std)
+	s := checkpoint.Summarize(v)
+	return float64(s.Mean), float64(s.Std)
 }
 
 // row returns a row of the last axis.

@@ -41,7 +41,7 @@ func (d *ArrayDiff) OK() bool {
 // DiffArrays compares two tensors. Without limits the tolerance is that of a module by itself on
 // the CPU, in the coarser dtype of both, and 0 for whole numbers.
 func DiffArrays(got, want *checkpoint.Array, limits *Limits) *ArrayDiff {
-	d := newArrayDiff(RecordOf(got, false), RecordOf(want, false))
+	d := newArrayDiff(recordOf(got), recordOf(want))
 	if d.Reason != "" {
 		return d
 	}
@@ -60,14 +60,9 @@ func DiffArrays(got, want *checkpoint.Array, limits *Limits) *ArrayDiff {
 	return d
 }
 
-// RecordOf describes a tensor by its name, shape, dtype and first values, and by its statistics if
-// those are wanted.
-func RecordOf(a *checkpoint.Array, stats bool) runs.Record {
-	rec := runs.Record{Name: a.Name, Shape: a.Shape, Dtype: a.Dtype.Long(), Preview: checkpoint.Floats(a.First(previewed))}
-	if stats {
-		rec.Stats = a.Stats()
-	}
-	return rec
+// recordOf describes a tensor, without its statistics.
+func recordOf(a *checkpoint.Array) runs.Record {
+	return runs.Record{Name: a.Name, Shape: a.Shape, Dtype: a.Dtype.Long(), Preview: checkpoint.Floats(a.First(runs.Previewed))}
 }
 
 // DiffRecords compares the statistics of two tensors, with the tolerance of [DiffArrays] for single
@@ -84,15 +79,13 @@ func DiffRecords(got, want runs.Record) *ArrayDiff {
 func newArrayDiff(got, want runs.Record) *ArrayDiff {
 	d := &ArrayDiff{
 		Name: got.Name, RefName: want.Name, Dtype: got.Dtype, RefDtype: want.Dtype,
-		Shape: append([]int{}, got.Shape...), RefShape: append([]int{}, want.Shape...), Got: previews(got), Ref: previews(want),
+		Shape: append([]int{}, got.Shape...), RefShape: append([]int{}, want.Shape...),
+		Got: First(got.Preview), Ref: First(want.Preview),
 	}
 	switch {
 	case !slices.Equal(got.Shape, want.Shape):
 		d.Guess = hints.Shapes(d.Shape, d.RefShape)
-		d.Reason = fmt.Sprintf("shape %v, the reference's %v", d.Shape, d.RefShape)
-		if d.Guess != "" {
-			d.Reason += fmt.Sprintf(" (%s)", d.Guess)
-		}
+		d.Reason = shapesText(d.Shape, d.RefShape, d.Guess)
 	case dtypeOf(got).IsFloat() != dtypeOf(want).IsFloat():
 		d.Reason = fmt.Sprintf("%s and %s are numbers of two kinds (append @float32 to compare them)", d.Dtype, d.RefDtype)
 	}
@@ -107,9 +100,6 @@ func dtypeOf(rec runs.Record) checkpoint.Dtype {
 	}
 	return d
 }
-
-// previewed is how many first values are shown.
-const previewed = 10
 
 // arrayTolerance returns the tolerance for two tensors of some dtypes.
 func arrayTolerance(a, b checkpoint.Dtype) Tolerance {
@@ -165,13 +155,4 @@ func (d *ArrayDiff) MarshalJSON() ([]byte, error) {
 		*plain
 		OK bool `json:"ok"`
 	}{(*plain)(d), d.OK()})
-}
-
-// previews returns the first values of a record.
-func previews(rec runs.Record) []Number {
-	out := make([]Number, len(rec.Preview))
-	for i, v := range rec.Preview {
-		out[i] = Number(v)
-	}
-	return out
 }

@@ -50,10 +50,9 @@ type Range struct {
 	Inf  int    `json:"inf"`
 }
 
-func rangeOf[T float32 | float64](values []T) Range {
-	s := checkpoint.Summarize(values)
+func rangeOf(s checkpoint.Stats) Range {
 	r := Range{NaN: s.NaN, Inf: s.Inf}
-	if s.NaN+s.Inf < len(values) {
+	if !math.IsNaN(float64(s.Min)) {
 		r.Min, r.Max, r.Mean, r.Std = Number(s.Min), Number(s.Max), Number(s.Mean), Number(s.Std)
 	}
 	return r
@@ -61,7 +60,7 @@ func rangeOf[T float32 | float64](values []T) Range {
 
 // Compare measures got against want, which must have the same length.
 func Compare[T float32 | float64](got, want []T) Difference {
-	d := Difference{Finite: true, Count: len(want), Got: rangeOf(got), Ref: rangeOf(want)}
+	d := Difference{Finite: true, Count: len(want), Got: rangeOf(checkpoint.Summarize(got)), Ref: rangeOf(checkpoint.Summarize(want))}
 	var errors, absolute, norm, own, dot float64
 	for i, w := range want {
 		g, w := float64(got[i]), float64(w)

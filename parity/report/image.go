@@ -9,10 +9,12 @@ import (
 // An ImageDifference measures how two images differ in red, green and blue, from 0 to 255, and in
 // alpha if one of them has transparent pixels.
 type ImageDifference struct {
-	Max  int     // largest absolute difference
-	Mean float64 // mean absolute difference
-	PSNR float64 // peak signal-to-noise ratio in dB, +Inf for equal images
-	SSIM float64 // structural similarity, 1 for equal images (Wang et al. 2004)
+	Max    int     `json:"max"`  // largest absolute difference
+	Mean   float64 `json:"mean"` // mean absolute difference
+	PSNR   Number  `json:"psnr"` // peak signal-to-noise ratio in dB, +Inf for equal images
+	SSIM   float64 `json:"ssim"` // structural similarity, 1 for equal images (Wang et al. 2004)
+	Width  int     `json:"width"`
+	Height int     `json:"height"`
 }
 
 // CompareImages compares two images of one size, each an opaque *image.RGBA or an *image.NRGBA. SSIM
@@ -32,9 +34,9 @@ func CompareImages(first, second image.Image) (ImageDifference, error) {
 	if a.Rect.Empty() {
 		return ImageDifference{}, fmt.Errorf("images without pixels cannot be compared")
 	}
-	var d ImageDifference
-	var sum, squares float64
 	w, h := a.Rect.Dx(), a.Rect.Dy()
+	d := ImageDifference{Width: w, Height: h}
+	var sum, squares float64
 	for c := range n {
 		p, q := plane(a, c), plane(b, c)
 		for i := range p {
@@ -47,7 +49,7 @@ func CompareImages(first, second image.Image) (ImageDifference, error) {
 	}
 	values := float64(n * w * h)
 	d.Mean = sum / values
-	d.PSNR = 10 * math.Log10(255*255*values/squares)
+	d.PSNR = Number(10 * math.Log10(255*255*values/squares))
 	return d, nil
 }
 

@@ -10,9 +10,9 @@ import (
 
 // A Kind is a group of modules whose names differ by numbers alone, such as the same module of
 // several layers and steps.
-type Kind struct {
+type Kind[T any] struct {
 	Name    string // {0-3,7} for the numbers at one place
-	Modules []string
+	Modules []T
 }
 
 // digits matches the number of a list's member, a step or a call, not that in norm1.
@@ -21,22 +21,26 @@ var digits = regexp.MustCompile(`[.@#]\d+\b`)
 // KindOf returns a module's name without numbers.
 func KindOf(module string) string { return digits.ReplaceAllString(module, "*") }
 
-// Kinds groups modules, in the order of the first of each kind.
-func Kinds(modules []string) []Kind {
-	var out []Kind
+// Kinds groups what is known of modules by their names, in the order of the first of each kind.
+func Kinds[T any](modules []T, name func(T) string) []Kind[T] {
+	var out []Kind[T]
 	at := map[string]int{}
 	for _, m := range modules {
-		key := KindOf(m)
+		key := KindOf(name(m))
 		i, ok := at[key]
 		if !ok {
 			i = len(out)
 			at[key] = i
-			out = append(out, Kind{})
+			out = append(out, Kind[T]{})
 		}
 		out[i].Modules = append(out[i].Modules, m)
 	}
 	for i := range out {
-		out[i].Name = joinNumbers(out[i].Modules)
+		var names []string
+		for _, m := range out[i].Modules {
+			names = append(names, name(m))
+		}
+		out[i].Name = joinNumbers(names)
 	}
 	return out
 }

@@ -6,12 +6,13 @@ import (
 )
 
 func TestKinds(t *testing.T) {
-	got := Kinds([]string{
+	modules := []string{
 		"transformer.layers.0.attention@0", "transformer.layers.1.attention@0", "transformer.layers.0.attention.to_q@0",
 		"transformer.layers.2.attention@1", "vae.decoder", "transformer.layers.7.attention@0",
 		"x.99999999999999999999", "x.99999999999999999998", "transformer.layers.0.norm1@0", "transformer.layers.0.norm2@0",
 		"transformer@0", "transformer@1", "transformer@1#1",
-	})
+	}
+	got := Kinds(modules, func(m string) string { return m })
 	var names []string
 	for _, k := range got {
 		names = append(names, k.Name)

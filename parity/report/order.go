@@ -57,16 +57,9 @@ func CompareByStage(a, b string) int {
 
 // CompareNames sorts numbers in names by value. Of one call inputs come first and outputs last.
 func CompareNames(a, b string) int {
-	parse := func(s string) hooks.Name {
-		n, err := hooks.ParseName(s)
-		if err != nil {
-			return hooks.Name{Module: s}
-		}
-		return n
-	}
 	kinds := []hooks.Kind{hooks.Input, hooks.Inner, hooks.Output}
 	kind := func(n hooks.Name) int { return slices.Index(kinds, n.Point.Kind) }
-	x, y := parse(a), parse(b)
+	x, y := hooks.NameOf(a), hooks.NameOf(b)
 	return cmp.Or(
 		checkpoint.CompareNames(x.Module, y.Module),
 		cmp.Compare(x.Step, y.Step),

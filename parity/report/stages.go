@@ -38,10 +38,7 @@ type Stage struct {
 
 // StageOf returns the stage that computes a tensor.
 func StageOf(name string) string {
-	n, err := hooks.ParseName(name)
-	if err != nil {
-		return "latents"
-	}
+	n := hooks.NameOf(name)
 	prefix := func(p string) bool { return strings.HasPrefix(n.Module, p) }
 	switch {
 	case n.Step >= 0:

@@ -28,7 +28,7 @@ type StatsDifference struct {
 // compareStats compares two records of tensors of one shape. If all values of a tensor are within
 // a tolerance relative to the largest value, so are its statistics.
 func compareStats(got, want runs.Record, tolerance Number) *StatsDifference {
-	g, w := statsRange(got), statsRange(want)
+	g, w := rangeOf(got.Stats), rangeOf(want.Stats)
 	scale := max(w.Max-w.Min, w.Max, -w.Max, w.Min, -w.Min)
 	relative := func(a, b Number) Number { return Ratio(max(a-b, b-a), scale) }
 	d := &StatsDifference{
@@ -54,7 +54,7 @@ func compareStats(got, want runs.Record, tolerance Number) *StatsDifference {
 
 // MeasureStats compares the statistics of both sides, and shows the first values.
 func (t *Tensor) MeasureStats(got, want runs.Record, tolerance Tolerance) {
-	t.Got, t.Ref = previews(got), previews(want)
+	t.Got, t.Ref = First(got.Preview), First(want.Preview)
 	if !t.SameShape() {
 		t.Guess = hints.Shapes(t.Shape, t.RefShape)
 		return
@@ -72,16 +72,6 @@ func (d *StatsDifference) largest() Number {
 		e = d.First
 	}
 	return e
-}
-
-// statsRange returns the statistics of a record as those of values.
-func statsRange(rec runs.Record) Range {
-	s := rec.Stats
-	r := Range{NaN: s.NaN, Inf: s.Inf}
-	if !math.IsNaN(float64(s.Min)) {
-		r.Min, r.Max, r.Mean, r.Std = Number(s.Min), Number(s.Max), Number(s.Mean), Number(s.Std)
-	}
-	return r
 }
 
 func (d *StatsDifference) String() string {

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/hints"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // A Tensor compares one of the reference's tensors with ours.
@@ -45,10 +47,7 @@ type Tensor struct {
 // NewTensor returns the entry of a tensor, without its shapes. Its name in the reference's run may be
 // another.
 func NewTensor(name, refName string) *Tensor {
-	t := &Tensor{Name: name, Module: ModuleOf(name), Kind: hooks.Output.String(), Stage: StageOf(name)}
-	if n, err := hooks.ParseName(name); err == nil {
-		t.Kind = n.Point.Kind.String()
-	}
+	t := &Tensor{Name: name, Module: ModuleOf(name), Kind: hooks.NameOf(name).Point.Kind.String(), Stage: StageOf(name)}
 	if refName != name {
 		t.Reference = refName
 	}
@@ -58,8 +57,9 @@ func NewTensor(name, refName string) *Tensor {
 // Measure compares the values of both sides, which have one shape, and shows the first ones. Samples of
 // a tensor have a nil shape.
 func (t *Tensor) Measure(got, want []float32, shape []int, tolerance Tolerance) *Reading {
-	t.Got, t.Ref, t.Histogram = First(got), First(want), histogram(got, want)
-	return newReading(t.Name, got, want, shape, tolerance)
+	r := newReading(t.Name, got, want, shape, tolerance)
+	t.Got, t.Ref, t.Histogram = First(got), First(want), r.histogram(got, want)
+	return r
 }
 
 // ShowShapes guesses why the shapes differ, and shows the first values.
@@ -86,20 +86,11 @@ func ModuleOf(name string) string {
 }
 
 // ModuleName returns the module's path alone.
-func (t *Tensor) ModuleName() string {
-	n, err := hooks.ParseName(t.Name)
-	if err != nil {
-		return t.Name
-	}
-	return n.Module
-}
+func (t *Tensor) ModuleName() string { return hooks.NameOf(t.Name).Module }
 
 // ModuleAtStep returns the module's path and step.
 func (t *Tensor) ModuleAtStep() string {
-	n, err := hooks.ParseName(t.Name)
-	if err != nil {
-		return t.Name
-	}
+	n := hooks.NameOf(t.Name)
 	return fmt.Sprint(n.Module, "@", n.Step)
 }
 
@@ -107,10 +98,12 @@ func (t *Tensor) ModuleAtStep() string {
 func (t *Tensor) SameShape() bool { return slices.Equal(t.Shape, t.RefShape) }
 
 // shapesText describes how the shapes differ.
-func (t *Tensor) shapesText() string {
-	text := fmt.Sprintf("shape %v, the reference's %v", t.Shape, t.RefShape)
-	if t.Guess != "" {
-		text += fmt.Sprintf(" (%s)", t.Guess)
+func (t *Tensor) shapesText() string { return shapesText(t.Shape, t.RefShape, t.Guess) }
+
+func shapesText(shape, ref []int, guess string) string {
+	text := fmt.Sprintf("shape %v, the reference's %v", shape, ref)
+	if guess != "" {
+		text += fmt.Sprintf(" (%s)", guess)
 	}
 	return text
 }
@@ -220,8 +213,8 @@ func channelAxis(name string, shape []int) int {
 }
 
 // First returns the first values, for people to look at.
-func First[T float32 | float64](values []T) []Number {
-	out := make([]Number, min(previewed, len(values)))
+func First[T float32 | checkpoint.Float](values []T) []Number {
+	out := make([]Number, min(runs.Previewed, len(values)))
 	for i := range out {
 		out[i] = Number(values[i])
 	}
@@ -238,9 +231,11 @@ type Histogram struct {
 
 const bins = 32
 
-func histogram(got, want []float32) *Histogram {
-	a, b := rangeOf(got), rangeOf(want)
-	h := &Histogram{Min: min(a.Min, b.Min), Max: max(a.Max, b.Max), Got: make([]int, bins), Reference: make([]int, bins)}
+// histogram counts the values that the difference was measured of.
+func (d *Difference) histogram(got, want []float32) *Histogram {
+	h := &Histogram{
+		Min: min(d.Got.Min, d.Ref.Min), Max: max(d.Got.Max, d.Ref.Max), Got: make([]int, bins), Reference: make([]int, bins),
+	}
 	fill := func(counts []int, values []float32) {
 		for _, v := range values {
 			at := 0

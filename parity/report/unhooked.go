@@ -73,7 +73,7 @@ func (u *Unhooked) Verdict() Verdict {
 			v.Others = append(v.Others, f.Module)
 		}
 	}
-	for _, k := range Kinds(v.Others) {
+	for _, k := range Kinds(v.Others, func(module string) string { return module }) {
 		v.Kinds = append(v.Kinds, Others{Modules: k.Name, Count: len(k.Modules), Tensor: k.Modules[0]})
 	}
 	return v

@@ -159,16 +159,12 @@ func (r *Report) firstToDiffer() Verdict {
 
 // others lists further modules that differ, and their kinds.
 func (v *Verdict) others(all []culprit) {
-	first := map[string]culprit{}
 	for _, c := range all {
 		v.Others = append(v.Others, c.module)
-		key := KindOf(c.module)
-		if known, ok := first[key]; !ok || len(known.hinted.Hints) == 0 && len(c.hinted.Hints) > 0 {
-			first[key] = c
-		}
 	}
-	for _, k := range Kinds(v.Others) {
-		c := first[KindOf(k.Modules[0])]
+	for _, k := range Kinds(all, func(c culprit) string { return c.module }) {
+		first := slices.IndexFunc(k.Modules, func(c culprit) bool { return len(c.hinted.Hints) > 0 })
+		c := k.Modules[max(0, first)]
 		v.Kinds = append(v.Kinds, Others{k.Name, len(k.Modules), c.hinted.Name, c.hints(), c.hinted.HintLimits})
 	}
 }

@@ -222,11 +222,7 @@ func (s *bitsSearch) generate(hook func(hooks.Tap) *mlx.Array) (values []float32
 // already are. It is infinite if the image is not finite.
 func (s *bitsSearch) errorOf(groups ...group) (report.Number, error) {
 	low := maps.Clone(s.low)
-	for _, g := range groups {
-		for _, m := range g.modules {
-			low[m] = true
-		}
-	}
+	lower(low, groups...)
 	for _, p := range s.parameters {
 		p.set(p.original)
 		if low[p.module] && s.lowValues[p] != nil {
@@ -326,7 +322,7 @@ func (s *bitsSearch) fill(r *BitsReport, groups []group) (left []group, err erro
 			over = middle
 		}
 	}
-	s.lower(groups[:n]...)
+	lower(s.low, groups[:n]...)
 	for _, g := range groups[n:] {
 		ok := false
 		if math.Hypot(float64(r.Error), float64(g.error)) <= 1.1*float64(s.Error) {
@@ -335,7 +331,7 @@ func (s *bitsSearch) fill(r *BitsReport, groups []group) (left []group, err erro
 			}
 		}
 		if ok {
-			s.lower(g)
+			lower(s.low, g)
 		} else {
 			left = append(left, g)
 		}
@@ -343,11 +339,11 @@ func (s *bitsSearch) fill(r *BitsReport, groups []group) (left []group, err erro
 	return left, nil
 }
 
-// lower makes the modules of groups low.
-func (s *bitsSearch) lower(groups ...group) {
+// lower adds the modules of groups to those that are low.
+func lower(low map[string]bool, groups ...group) {
 	for _, g := range groups {
 		for _, m := range g.modules {
-			s.low[m] = true
+			low[m] = true
 		}
 	}
 }

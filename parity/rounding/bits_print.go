@@ -1,8 +1,10 @@
 package rounding
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -40,25 +42,18 @@ func (r *BitsReport) Print(w io.Writer, all bool) error {
 func (r *BitsReport) table(b *strings.Builder, all bool) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "keep\tmodules\terror if low alone")
-	errors := map[string]report.Number{}
-	var names []string
-	for _, k := range r.Keep {
-		names = append(names, k.Module)
-		errors[k.Module] = k.Error
+	line := func(name string, modules []Kept) {
+		worst := slices.MaxFunc(modules, func(a, b Kept) int { return cmp.Compare(a.Error, b.Error) })
+		fmt.Fprintf(t, "%s\t%d\t%s\n", name, len(modules), report.ErrorText(worst.Error))
 	}
 	if all {
-		for _, name := range names {
-			fmt.Fprintf(t, "%s\t1\t%s\n", name, report.ErrorText(errors[name]))
+		for _, k := range r.Keep {
+			line(k.Module, []Kept{k})
 		}
-		t.Flush()
-		return
-	}
-	for _, k := range report.Kinds(names) {
-		worst := report.Number(0)
-		for _, m := range k.Modules {
-			worst = max(worst, errors[m])
+	} else {
+		for _, k := range report.Kinds(r.Keep, func(k Kept) string { return k.Module }) {
+			line(k.Name, k.Modules)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\n", k.Name, len(k.Modules), report.ErrorText(worst))
 	}
 	t.Flush()
 }

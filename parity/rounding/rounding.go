@@ -129,13 +129,14 @@ func sameRun(run, precise string) (low parity.Settings, err error) {
 		}
 		return *s
 	}
+	size := func(s parity.Settings) string { return fmt.Sprintf("%dx%d", s.Width, s.Height) }
 	for _, c := range []struct {
 		what string
 		a, b any
 	}{
 		{"prompt", low.Prompt, exact.Prompt}, {"negative prompt", text(low.NegativePrompt), text(exact.NegativePrompt)},
 		{"seed", low.Seed, exact.Seed}, {"steps", low.Steps, exact.Steps}, {"guidance", low.Guidance, exact.Guidance},
-		{"size", size{low.Width, low.Height}, size{exact.Width, exact.Height}}, {"scheduler", low.Scheduler, exact.Scheduler},
+		{"size", size(low), size(exact)}, {"scheduler", low.Scheduler, exact.Scheduler},
 		{"image strength", low.ImageStrength, exact.ImageStrength},
 		{"number of reference images", len(low.References), len(exact.References)},
 	} {
@@ -146,10 +147,6 @@ func sameRun(run, precise string) (low parity.Settings, err error) {
 	}
 	return low, nil
 }
-
-type size struct{ width, height int }
-
-func (s size) String() string { return fmt.Sprintf("%dx%d", s.width, s.height) }
 
 // A comparison is a three-way comparison in progress.
 type comparison struct {
@@ -251,7 +248,6 @@ func onLoaded(o parity.Options, f func(*models.Pipeline)) parity.Options {
 // outputs returns all tensors that o computes from the inputs of the run, on the host.
 func (p *comparison) outputs(ctx context.Context, o parity.Options) (map[string][]float32, error) {
 	found := map[string][]float32{}
-	o.Readings = []string{report.Isolated}
 	o.Measure = func(pair parity.Pair) { found[pair.Tensor.Name] = pair.Tap.Output.Floats() }
 	return found, p.replay(ctx, p.run, o)
 }

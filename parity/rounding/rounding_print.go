@@ -52,19 +52,8 @@ func (r *Report) Print(w io.Writer, all bool) error {
 
 // kinds returns the module with the largest rounding error of each kind, named as the kind.
 func (r *Report) kinds() (out []*Errors) {
-	byName := map[string]*Errors{}
-	var names []string
-	for _, m := range r.Modules {
-		byName[m.Module] = m
-		names = append(names, m.Module)
-	}
-	for _, k := range report.Kinds(names) {
-		worst := *byName[k.Modules[0]]
-		for _, name := range k.Modules[1:] {
-			if byName[name].Rounding > worst.Rounding {
-				worst = *byName[name]
-			}
-		}
+	for _, k := range report.Kinds(r.Modules, func(m *Errors) string { return m.Module }) {
+		worst := *slices.MaxFunc(k.Modules, func(a, b *Errors) int { return cmp.Compare(a.Rounding, b.Rounding) })
 		worst.Module = k.Name
 		out = append(out, &worst)
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ func (t *Tree) List() ([]Entry, error) {
 	var all []Entry
 	var errs []error
 	for _, run := range t.Places() {
-		entries, damage := listRun(run.Dir, run.Side)
+		entries, _, damage := listRun(run.Dir, run.Side)
 		all, errs = append(all, entries...), append(errs, damage...)
 	}
 	slices.SortStableFunc(all, func(a, b Entry) int {
@@ -42,60 +43,56 @@ func (t *Tree) List() ([]Entry, error) {
 	return all, damaged(errs)
 }
 
-// listRun lists the tensors in a run's folder and its folder tensors, without the files that cannot
-// be read, of which it returns the errors.
-func listRun(dir, side string) (all []Entry, errs []error) {
-	at := map[string]int{} // by name, for aliases
-	for _, sub := range []string{dir, filepath.Join(dir, "tensors")} {
-		files, err := os.ReadDir(sub)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+// ArrayFiles lists the files of tensors in a run's folder and its folder tensors, without those that are
+// being written. The error may be about one of the folders.
+func ArrayFiles(run fs.FS) (names []string, err error) {
+	for _, dir := range []string{".", "tensors"} {
+		files, dirErr := fs.ReadDir(run, dir)
+		if !errors.Is(dirErr, fs.ErrNotExist) {
+			err = errors.Join(err, dirErr)
 		}
 		for _, f := range files {
-			if ext := filepath.Ext(f.Name()); strings.HasPrefix(f.Name(), ".") || ext != ".safetensors" && ext != ".npy" && ext != ".npz" {
-				continue
-			}
-			entries, err := listFile(filepath.Join(sub, f.Name()), side)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // removed in the meantime
-			}
-			if err != nil {
-				errs = append(errs, err)
-			}
-			for _, e := range entries {
-				at[e.Name] = len(all)
-				all = append(all, e)
+			if !strings.HasPrefix(f.Name(), ".") && slices.Contains([]string{".safetensors", ".npy", ".npz"}, path.Ext(f.Name())) {
+				names = append(names, path.Join(dir, f.Name()))
 			}
 		}
 	}
-	aliases, err := readAliases(filepath.Join(dir, settingsFile))
+	return names, err
+}
+
+// listRun lists the tensors of a run, without the files that cannot be read, of which it returns the
+// errors. The settings are nil if there are none.
+func listRun(dir, side string) (all []Entry, settings map[string]any, errs []error) {
+	at := map[string]int{} // by name, for aliases
+	files, err := ArrayFiles(os.DirFS(dir))
 	if err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", dir, err))
+	}
+	for _, name := range files {
+		entries, err := listFile(filepath.Join(dir, name), side)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed in the meantime
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, e := range entries {
+			at[e.Name] = len(all)
+			all = append(all, e)
+		}
+	}
+	if settings, err = readSettings(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
+	aliases, _ := settings["aliases"].(map[string]any) // the reference stores equal tensors once
 	for name, stored := range aliases {
-		if i, ok := at[stored]; ok {
+		if i, ok := at[fmt.Sprint(stored)]; ok {
 			e := all[i]
 			e.Name = name
 			all = append(all, e)
 		}
 	}
-	return all, errs
-}
-
-// readAliases reads the further names of tensors from settings.json, if there is such a file: the
-// reference stores equal tensors once.
-func readAliases(name string) (map[string]string, error) {
-	var settings struct {
-		Aliases map[string]string `json:"aliases"`
-	}
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return nil, nil
-	}
-	if err := json.Unmarshal(text, &settings); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return settings.Aliases, nil
+	return all, settings, errs
 }
 
 func listFile(path, side string) ([]Entry, error) {
@@ -181,19 +178,14 @@ type File struct {
 	Size int64
 }
 
-// RemoveFiles removes files, and returns how many and their bytes. Missing files are no error.
-func RemoveFiles(all []File) (files int, bytes int64, err error) {
+// RemoveFiles removes files. Missing files are no error.
+func RemoveFiles(all []File) error {
 	for _, f := range all {
-		err := os.Remove(f.Path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		if err := os.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
-		if err != nil {
-			return files, bytes, err
-		}
-		files, bytes = files+1, bytes+f.Size
 	}
-	return files, bytes, nil
+	return nil
 }
 
 // Clearable lists the files of tensors with the given names in the latest runs of sides. Without names it lists
@@ -213,20 +205,16 @@ func (t *Tree) Clearable(sides, names []string) (files []File, err error) {
 	}
 	remove := map[string]bool{}
 	for _, name := range names {
-		found := false
-		for _, e := range all {
-			if e.Name != name {
-				continue
-			}
+		found := slices.DeleteFunc(slices.Clone(all), func(e Entry) bool { return e.Name != name })
+		if len(found) == 0 {
+			return nil, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(known)))
+		}
+		for _, e := range found {
 			if inFile[e.Path] > 1 {
 				return nil, fmt.Errorf("%s is in %s, with %d other names: nothing was removed (without names everything is)",
 					name, e.Path, inFile[e.Path]-1)
 			}
-			found = true
 			remove[e.Path] = true
-		}
-		if !found {
-			return nil, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(known)))
 		}
 	}
 	if len(names) == 0 {

@@ -1,14 +1,14 @@
 package runs
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
-// finite returns an error if a tensor is not finite everywhere.
+// finite returns an error if a tensor is not finite everywhere, which describes the inputs of its module too.
 func (s *Session) finite(tap hooks.Tap) error {
 	if tap.Output.AllFinite() {
 		return nil
@@ -17,44 +17,23 @@ func (s *Session) finite(tap hooks.Tap) error {
 	if err != nil {
 		return err
 	}
-	e := &NotFiniteTensorError{Name: out.Name, Output: out.Tensor(), Stats: out.Stats()}
+	stats := out.Stats()
+	text := fmt.Sprintf("%d of %d values are not finite (%s, %s)", stats.NaN+stats.Inf, out.Len(), out.Tensor().Type(), stats.Range())
+	made := "its inputs are finite, so this module produced them"
+	var inputs []string
 	for _, in := range tap.Inputs {
 		x, err := FromArray(in.Key, in.Array)
 		if err != nil {
 			return err
 		}
-		e.Inputs = append(e.Inputs, InputStats{x.Tensor(), x.Stats()})
-	}
-	return e
-}
-
-// A NotFiniteTensorError describes the first tensor of a run with NaN or infinite values.
-type NotFiniteTensorError struct {
-	Name   string
-	Output checkpoint.Tensor
-	Stats  checkpoint.Stats
-	Inputs []InputStats // of the module that made it
-}
-
-// InputStats has the statistics of a module's input. Its name is its position or keyword.
-type InputStats struct {
-	checkpoint.Tensor
-	checkpoint.Stats
-}
-
-func (e *NotFiniteTensorError) Error() string {
-	text := fmt.Sprintf("%d of %d values are not finite (%s, %s)",
-		e.Stats.NaN+e.Stats.Inf, e.Output.Len(), e.Output.Type(), e.Stats.Range())
-	made := "its inputs are finite, so this module produced them"
-	var inputs []string
-	for _, in := range e.Inputs {
-		inputs = append(inputs, fmt.Sprintf("in.%s %s from %s", in.Name, in.Type(), in.Range()))
-		if in.NaN > 0 {
-			made = fmt.Sprintf("in.%s already has them, so they come from an earlier module", in.Name)
+		stats := x.Stats()
+		inputs = append(inputs, fmt.Sprintf("in.%s %s from %s", in.Key, x.Tensor().Type(), stats.Range()))
+		if stats.NaN > 0 {
+			made = fmt.Sprintf("in.%s already has them, so they come from an earlier module", in.Key)
 		}
 	}
-	if len(inputs) == 0 {
-		return text
+	if len(inputs) > 0 {
+		text += "; " + made + ": " + strings.Join(inputs, ", ")
 	}
-	return text + "; " + made + ": " + strings.Join(inputs, ", ")
+	return errors.New(text)
 }

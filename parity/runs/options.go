@@ -95,7 +95,7 @@ func matches(want, name hooks.Name) bool {
 		(want.Step < 0 || want.Step == name.Step)
 }
 
-func parseExit(name string) (hooks.Name, error) {
+func checkExit(name string) error {
 	n, err := hooks.ParseName(name)
 	switch {
 	case err != nil:
@@ -104,7 +104,7 @@ func parseExit(name string) (hooks.Name, error) {
 	case n.Point.Key == hooks.Entropy:
 		err = fmt.Errorf("%s: a run cannot end at the entropy (name the weights)", name)
 	}
-	return n, err
+	return err
 }
 
 // Check validates the options before anything runs: names, and that files and tensors exist.
@@ -115,7 +115,7 @@ func (o *Options) Check() error {
 		}
 	}
 	if o.ExitAfter != "" {
-		if _, err := parseExit(o.ExitAfter); err != nil {
+		if err := checkExit(o.ExitAfter); err != nil {
 			return err
 		}
 	}

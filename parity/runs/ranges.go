@@ -60,7 +60,7 @@ func (r RunInfo) Ranges() ([]Record, error) {
 	for _, rec := range records {
 		known[rec.Name] = true
 	}
-	entries, damage := listRun(r.Dir, r.Side)
+	entries, _, damage := listRun(r.Dir, r.Side)
 	errs = append(errs, damage...)
 	added := false
 	for _, e := range entries {
@@ -100,7 +100,7 @@ func (e Entry) Summary() (Record, error) {
 		return Record{}, err
 	}
 	defer f.Close()
-	stats, first, err := f.Stats(e.Key, previewed)
+	stats, first, err := f.Stats(e.Key, Previewed)
 	if err != nil {
 		return Record{}, err
 	}
@@ -110,10 +110,4 @@ func (e Entry) Summary() (Record, error) {
 }
 
 // Kind returns the role of the tensor, by its name.
-func (r Record) Kind() hooks.Kind {
-	n, err := hooks.ParseName(r.Name)
-	if err != nil {
-		return hooks.Output
-	}
-	return n.Point.Kind
-}
+func (r Record) Kind() hooks.Kind { return hooks.NameOf(r.Name).Point.Kind }

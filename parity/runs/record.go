@@ -28,41 +28,33 @@ func (g *globs) match(t hooks.Tap) bool {
 	if len(g.patterns) == 0 {
 		return false
 	}
-	names := namesOf(t)
 	asked := func(glob string) bool { return !t.Point.OnRequest() || strings.Contains(glob, t.Point.Key) }
-	hit := names.match
 	found := false
 	for i, glob := range g.patterns {
-		if glob[0] != '!' && asked(glob) && hit(glob) {
+		if glob[0] != '!' && asked(glob) && Matches(glob, t) {
 			found, g.hits[i] = true, true
 		}
 	}
 	for i, glob := range g.patterns {
-		if found && glob[0] == '!' && hit(glob[1:]) {
+		if found && glob[0] == '!' && Matches(glob[1:], t) {
 			found, g.hits[i] = false, true
 		}
 	}
 	return found
 }
 
-// tapNames are the names of a tensor that a pattern may match: with its step and without.
-type tapNames struct{ full, anyStep string }
-
-func namesOf(t hooks.Tap) tapNames {
-	return tapNames{t.FullName(), hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()}
+// Matches reports whether a pattern, as in [Options.Save], matches a tensor. One without a step or a call
+// matches all of them.
+func Matches(glob string, t hooks.Tap) bool {
+	anyStep := hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()
+	return MatchName(glob, t.FullName()) || !strings.ContainsAny(glob, "@#") && MatchName(glob, anyStep)
 }
 
-// match reports whether a pattern matches.
-func (n tapNames) match(glob string) bool {
-	match := func(name string) bool {
-		ok, err := path.Match(glob, strings.ReplaceAll(name, "/", "\\"))
-		return err == nil && ok
-	}
-	return match(n.full) || !strings.ContainsAny(glob, "@#") && match(n.anyStep)
+// MatchName reports whether a pattern matches a name, in which * also matches slashes.
+func MatchName(glob, name string) bool {
+	ok, err := path.Match(glob, strings.ReplaceAll(name, "/", "\\"))
+	return err == nil && ok
 }
-
-// Matches reports whether a pattern, as in [Options.Save], matches a tensor.
-func Matches(glob string, t hooks.Tap) bool { return namesOf(t).match(glob) }
 
 // CheckGlob returns an error about a pattern that is malformed.
 func CheckGlob(glob string) error {
@@ -91,13 +83,6 @@ func (s *Session) UnmatchedGlobs() (out []Glob) {
 	return out
 }
 
-// wanted is what to record of a tensor.
-type wanted struct{ save, stats bool }
-
-func (s *Session) wanted(t hooks.Tap) wanted {
-	return wanted{s.save.match(t), s.stats.match(t)}
-}
-
 // records reports whether the session records tensors.
 func (s *Session) records() bool { return s.run != nil && s.failed == nil }
 
@@ -115,18 +100,22 @@ func (s *Session) visit(t hooks.Tap) {
 	d, _ := nn.FileDtype(t.Output.Dtype())
 	tensor := checkpoint.Tensor{Name: full, Dtype: d, Shape: t.Output.Shape()}
 	err := s.run.Trace(full, t.Point.Kind.String(), tensor.Shape, d.Long())
-	if want := s.wanted(t); err == nil && want != (wanted{}) {
-		err = s.record(t, tensor, want)
+	if err == nil {
+		err = s.record(t, tensor)
 	}
 	if err != nil {
 		s.stop(err)
 	}
 }
 
-// record records a tensor.
-func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor, want wanted) error {
+// record saves a tensor, and records its statistics, if each is wanted.
+func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor) error {
+	save, stats := s.save.match(t), s.stats.match(t)
+	if !save && !stats {
+		return nil
+	}
 	at := ModelCode()
-	if want.save {
+	if save {
 		x, err := FromArray(tensor.Name, t.Output)
 		if err == nil {
 			_, err = s.run.saveOf(x, t.Class, at)
@@ -135,14 +124,14 @@ func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor, want wanted) err
 			return err
 		}
 	}
-	if !want.stats {
+	if !stats {
 		return nil
 	}
-	stats, first, err := s.recent.summarize(t.Output)
+	sums, first, err := s.recent.summarize(t.Output)
 	if err != nil {
 		return err
 	}
-	rec := newRecord(tensor, stats, first, at)
+	rec := newRecord(tensor, sums, first, at)
 	rec.Class = t.Class
 	return s.run.Stat(rec)
 }
@@ -165,7 +154,7 @@ func (s *summaries) summarize(x *mlx.Array) (checkpoint.Stats, []float64, error)
 			return k.stats, k.first, nil
 		}
 	}
-	stats, first, err := Summarize(x, previewed)
+	stats, first, err := Summarize(x, Previewed)
 	if err == nil {
 		k := &s.kept[s.next%len(s.kept)]
 		k.of, k.stats, k.first = of, stats, first

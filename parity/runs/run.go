@@ -46,7 +46,6 @@ type Run struct {
 	settings map[string]any
 	hits     map[string]int // how often each name was saved
 	size     int64          // of the tree, in bytes
-	warned   bool
 	saved    int
 	recorded int      // lines of StatsFile
 	trace    *os.File // traces/taps.jsonl
@@ -62,9 +61,6 @@ func (r *Run) Saved() int { return r.saved }
 
 // Recorded returns the number of tensors whose statistics the run has recorded.
 func (r *Run) Recorded() int { return r.recorded }
-
-// Checkpoints returns the number of checkpoint files that the run has written.
-func (r *Run) Checkpoints() int { return r.checkpoints }
 
 // OutputFile is a copy of the text that a run printed. It is a path in the run's folder.
 const OutputFile = "output.log"
@@ -148,13 +144,12 @@ const RecordKey = "gomflux"
 // timestamp is the format of times in records.
 const timestamp = "2006-01-02T15:04:05.000000"
 
-// previewed is how many first values a record has.
-const previewed = 10
+// Previewed is how many first values of a tensor are recorded, and shown.
+const Previewed = 10
 
-func record(t *checkpoint.Array, hit int, at Location) Record {
-	rec := newRecord(t.Tensor(), t.Stats(), t.First(previewed), at)
-	rec.HitCount = hit
-	return rec
+// RecordOf describes a tensor that was made at a place.
+func RecordOf(t *checkpoint.Array, at Location) Record {
+	return newRecord(t.Tensor(), t.Stats(), t.First(Previewed), at)
 }
 
 // newRecord makes the record of a tensor of which there are no more than its first elements.
@@ -204,8 +199,8 @@ func (r *Run) save(t checkpoint.Array, class string, at Location) (string, error
 	if err := r.Tree.room(r.size, int64(len(t.Data))); err != nil {
 		return "", err
 	}
-	rec := record(&t, hit, at)
-	rec.Class = class
+	rec := RecordOf(&t, at)
+	rec.HitCount, rec.Class = hit, class
 	text, err := json.Marshal(rec)
 	if err != nil {
 		return "", err
@@ -216,8 +211,7 @@ func (r *Run) save(t checkpoint.Array, class string, at Location) (string, error
 	}
 	r.saved++
 	r.size += int64(len(t.Data))
-	if r.size > r.Tree.Warn && !r.warned && r.size-int64(len(t.Data)) <= r.Tree.Warn {
-		r.warned = true
+	if r.size > r.Tree.Warn && r.size-int64(len(t.Data)) <= r.Tree.Warn {
 		r.Tree.warn("%s now holds %s of runs, the limit is %s", r.Tree.Root, units.Gigabytes(r.size), units.Gigabytes(r.Tree.Limit))
 	}
 	return path, nil
@@ -299,7 +293,7 @@ func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Loc
 	for name, v := range variables {
 		c.Variables[name] = plainVariable{fmt.Sprintf("%T", v), v}
 		if tensor, ok := v.(*checkpoint.Array); ok {
-			rec := record(tensor, 1, at)
+			rec := RecordOf(tensor, at)
 			c.Variables[name] = tensorVariable{"mlx.core.array", rec.Shape, "mlx.core." + rec.Dtype, rec.Preview, rec.Stats}
 		}
 	}

@@ -124,12 +124,8 @@ func (t *Tree) running(lock string) State {
 
 // describe reads what the run's folder has.
 func (r *RunInfo) describe() {
-	var errs []error
-	settings, err := readSettings(r.Dir)
-	missing := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !missing {
-		errs = append(errs, err)
-	}
+	entries, settings, errs := listRun(r.Dir, r.Side)
+	r.Tensors = len(entries)
 	word := func(v any) string {
 		if v == nil {
 			return ""
@@ -142,7 +138,7 @@ func (r *RunInfo) describe() {
 	}
 	switch {
 	case r.State == Running:
-	case err != nil:
+	case settings == nil:
 		r.State = Unknown
 	case settings["interrupted"] == true:
 		r.State = Interrupted
@@ -151,13 +147,6 @@ func (r *RunInfo) describe() {
 	default:
 		r.State = Killed
 	}
-	entries, damage := listRun(r.Dir, r.Side)
-	for _, err := range damage {
-		if !slices.ContainsFunc(errs, func(other error) bool { return other.Error() == err.Error() }) {
-			errs = append(errs, err)
-		}
-	}
-	r.Tensors = len(entries)
 	records, err := ReadStats(os.DirFS(r.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, fmt.Errorf("%s: %w", r.Dir, err))

@@ -51,10 +51,7 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 		save: newGlobs("save", o.Save), stats: newGlobs("stats", o.Stats),
 	}
 	if o.ExitAfter != "" {
-		n, err := parseExit(o.ExitAfter)
-		if err != nil {
-			return nil, err
-		}
+		n, _ := hooks.ParseName(o.ExitAfter) // which Check has accepted
 		s.exit = &n
 	}
 	for _, r := range o.Load {
@@ -197,7 +194,7 @@ func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
 	if tap.Point.Key == hooks.Weights && s.records() {
 		entropy := tap // not computed yet
 		entropy.Point.Key = hooks.Entropy
-		if s.wanted(entropy) != (wanted{}) {
+		if s.save.match(entropy) || s.stats.match(entropy) {
 			s.visit(tap.Entropy())
 		}
 	}

@@ -356,7 +356,10 @@ func clear(tree *runs.Tree, sides, names []string) (files int, bytes int64, err 
 	if err != nil {
 		return 0, 0, err
 	}
-	return runs.RemoveFiles(all)
+	for _, f := range all {
+		bytes += f.Size
+	}
+	return len(all), bytes, runs.RemoveFiles(all)
 }
 
 // TestCheckpoint runs the jq examples of mflux's debugger on checkpoints.

@@ -202,14 +202,11 @@ func (o *debugCleanOptions) clean(ctx context.Context, stdin io.Reader, out *ui.
 			c.Removed = append(c.Removed, s)
 		}
 	}
-	isRemoved := func(s protocol.Status) bool {
-		return slices.ContainsFunc(c.Removed, func(r protocol.Status) bool { return r.Session == s.Session })
-	}
 	files, err := protocol.Old(tree, every)
 	if err != nil {
 		return err
 	}
-	for _, s := range slices.DeleteFunc(every, func(s protocol.Status) bool { return !isRemoved(s) }) {
+	for _, s := range c.Removed {
 		for _, path := range []string{s.Trace, s.Output} {
 			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && protocol.IsSessionFile(path) {
 				files = append(files, runs.File{Path: path, Size: info.Size()})
@@ -226,8 +223,7 @@ func (o *debugCleanOptions) clean(ctx context.Context, stdin io.Reader, out *ui.
 				return err
 			}
 		}
-		_, _, err := runs.RemoveFiles(files)
-		problems = errors.Join(problems, err, folder.Forget(c.Removed))
+		problems = errors.Join(problems, runs.RemoveFiles(files), folder.Forget(c.Removed))
 	}
 	if err := out.Result(c); err != nil {
 		return err

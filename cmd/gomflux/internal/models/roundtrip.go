@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"image"
-	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -188,8 +187,8 @@ func (r *roundtrip) autoencode(ctx context.Context, vae *gomflux.VAE, progress *
 func (r *roundtrip) compare(img, back *image.RGBA) error {
 	d, err := report.CompareImages(img, back)
 	r.Width, r.Height, r.Mean, r.Largest = img.Rect.Dx(), img.Rect.Dy(), d.Mean, d.Max
-	if !math.IsInf(d.PSNR, 0) {
-		r.PSNR = &d.PSNR
+	if d.PSNR.Finite() {
+		r.PSNR = new(float64(d.PSNR))
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package parity
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -78,12 +76,9 @@ func (o *bisectOptions) run(ctx context.Context, out *ui.Output, run string, p p
 	if err := checkRun(run); err != nil {
 		return err
 	}
-	command := o.reference
-	if command == "" {
-		var err error
-		if command, err = findReference(); err != nil {
-			return cli.Coded(cli.ExitUsage, err)
-		}
+	command, err := findReference(o.reference)
+	if err != nil {
+		return cli.Coded(cli.ExitUsage, err)
 	}
 	b := parity.Bisection{Folder: o.keep, Again: func(ctx context.Context, run, folder string, names []string) error {
 		model := o.Model
@@ -108,9 +103,12 @@ func (o *bisectOptions) run(ctx context.Context, out *ui.Output, run string, p p
 // referenceName is the command of the reference where it is installed.
 const referenceName = "gomflux-reference"
 
-// findReference returns the installed command of the reference, or the script of
+// findReference returns the given command of the reference, or else the installed one, or the script of
 // the checkout around the working directory.
-func findReference() (string, error) {
+func findReference(given string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
 	if path, err := exec.LookPath(referenceName); err == nil {
 		return quoted(path), nil
 	}
@@ -148,24 +146,18 @@ func hasModel(run string) bool {
 
 // again makes the reference record a run once more.
 func again(ctx context.Context, command, run, out, model string, names []string, stderr io.Writer) error {
-	args := []string{"-c", command + ` "$@"`, "sh", "again", run, out}
+	args := []string{"again", run, out}
 	if model != "" {
 		args = append(args, "--model", model)
 	}
-	cmd := exec.CommandContext(ctx, "sh", append(append(args, "--taps"), names...)...)
+	cmd := referenceCommand(ctx, command, append(append(args, "--taps"), names...))
 	cmd.Stdout, cmd.Stderr = stderr, stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
 	err := cmd.Run()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	var exit *exec.ExitError
 	switch {
-	case errors.As(err, &exit) && exit.ExitCode() == 127:
-		return fmt.Errorf("reference %s: command not found (give the command with --reference)", command)
+	case ctx.Err() != nil:
+		return ctx.Err()
 	case err != nil:
-		return fmt.Errorf("reference %s again %s: %w", command, run, err)
+		return referenceError(command, "again "+run, err)
 	}
 	if _, err := os.Stat(filepath.Join(out, "settings.json")); err != nil {
 		return fmt.Errorf("reference %s again %s: recorded no run: %w", command, run, err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/record"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/parity/report"
 )
@@ -52,13 +54,18 @@ func (o *reportFlags) table() (*report.Table, error) {
 	return t, cli.Coded(cli.ExitUsage, err)
 }
 
-// A parityReport is what the comparisons print.
-type parityReport struct {
-	*report.Report
+// A printed is a report as the commands print it.
+type printed struct {
+	report interface {
+		Print(w io.Writer, all bool) error
+	}
 	all bool
 }
 
-func (r parityReport) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
+func (r printed) Text(p *ui.Page) { r.report.Print(p, r.all) } // which cannot fail
+
+// MarshalJSON is that of the report.
+func (r printed) MarshalJSON() ([]byte, error) { return plainjson.Marshal(r.report, "") }
 
 // print prints a report, and fails if something differs.
 func (o *reportFlags) print(out *ui.Output, r *report.Report) error {
@@ -67,10 +74,14 @@ func (o *reportFlags) print(out *ui.Output, r *report.Report) error {
 			return cli.Coded(cli.ExitUsage, err)
 		}
 	}
-	if err := out.Result(parityReport{r, o.all}); err != nil {
+	return printVerdict(out, printed{r, o.all}, r.Verdict)
+}
+
+func printVerdict(out *ui.Output, r printed, v report.Verdict) error {
+	if err := out.Result(r); err != nil {
 		return err
 	}
-	if !r.Verdict.OK {
+	if !v.OK {
 		return cli.ErrDiffers
 	}
 	return nil

@@ -2,7 +2,6 @@ package parity
 
 import (
 	"errors"
-	"math"
 
 	"github.com/spf13/cobra"
 
@@ -57,39 +56,21 @@ func newParityImageCommand() *cobra.Command {
 }
 
 // An imageComparison is what parity image prints.
-type imageComparison struct {
-	Max    int      `json:"max"`
-	Mean   float64  `json:"mean"`
-	PSNR   *float64 `json:"psnr"`
-	SSIM   float64  `json:"ssim"`
-	Width  int      `json:"width"`
-	Height int      `json:"height"`
-}
+type imageComparison struct{ report.ImageDifference }
 
-func compareFiles(name, reference string) (*imageComparison, error) {
+func compareFiles(name, reference string) (c imageComparison, err error) {
 	a, err := picture.ReadFile(name)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 	b, err := picture.ReadFile(reference)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	d, err := report.CompareImages(a.Pixels(), b.Pixels())
-	if err != nil {
-		return nil, err
-	}
-	c := &imageComparison{Max: d.Max, Mean: d.Mean, SSIM: d.SSIM, Width: a.Image.Rect.Dx(), Height: a.Image.Rect.Dy()}
-	if !math.IsInf(d.PSNR, 0) {
-		c.PSNR = &d.PSNR
-	}
-	return c, nil
+	c.ImageDifference, err = report.CompareImages(a.Pixels(), b.Pixels())
+	return c, err
 }
 
-func (c *imageComparison) Text(p *ui.Page) {
-	psnr := math.Inf(1)
-	if c.PSNR != nil {
-		psnr = *c.PSNR
-	}
-	p.Printf("max   %d\nmean  %.4f\npsnr  %.2f dB\nssim  %.6f\n", c.Max, c.Mean, psnr, c.SSIM)
+func (c imageComparison) Text(p *ui.Page) {
+	p.Printf("max   %d\nmean  %.4f\npsnr  %.2f dB\nssim  %.6f\n", c.Max, c.Mean, c.PSNR, c.SSIM)
 }

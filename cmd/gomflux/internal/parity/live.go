@@ -225,11 +225,9 @@ func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, flags *pfla
 	if err != nil {
 		return err
 	}
-	command := o.reference
-	if command == "" {
-		if command, err = findReference(); err != nil {
-			return cli.Coded(cli.ExitUsage, err)
-		}
+	command, err := findReference(o.reference)
+	if err != nil {
+		return cli.Coded(cli.ExitUsage, err)
 	}
 	args, err := o.arguments(flags, model, p)
 	if err != nil {

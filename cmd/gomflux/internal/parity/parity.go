@@ -202,14 +202,6 @@ func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, 
 	return p, err
 }
 
-// A preciseResult is what parity run --precise prints.
-type preciseResult struct {
-	*rounding.Report
-	all bool
-}
-
-func (r preciseResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
-
 // runPrecise compares a run with the reference's and with the precise one.
 func (o *parityRunOptions) runPrecise(ctx context.Context, out *ui.Output, run string, p parity.Options) error {
 	if err := checkRun(o.precise); err != nil {
@@ -223,13 +215,7 @@ func (o *parityRunOptions) runPrecise(ctx context.Context, out *ui.Output, run s
 	if err != nil {
 		return parityError(err)
 	}
-	if err := out.Result(preciseResult{r, o.all}); err != nil {
-		return err
-	}
-	if !r.Verdict.OK {
-		return cli.ErrDiffers
-	}
-	return nil
+	return printVerdict(out, printed{r, o.all}, r.Verdict)
 }
 
 const parityDiffHelp = `Diff compares the tensors that two folders of runs both have, by name. The

@@ -100,14 +100,6 @@ func (o *precisionOptions) validate(given func(string) bool) (p rounding.BitsOpt
 	return p, nil
 }
 
-// A precisionResult is what parity precision prints.
-type precisionResult struct {
-	*rounding.BitsReport
-	all bool
-}
-
-func (r precisionResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
-
 func (o *precisionOptions) run(ctx context.Context, out *ui.Output, run string, p rounding.BitsOptions) error {
 	if err := preparePlace(ctx, out, &o.ModelFlags, &p.Options); err != nil {
 		return err
@@ -118,7 +110,7 @@ func (o *precisionOptions) run(ctx context.Context, out *ui.Output, run string, 
 	if err != nil {
 		return parityError(err)
 	}
-	if err := out.Result(precisionResult{r, o.all}); err != nil {
+	if err := out.Result(printed{r, o.all}); err != nil {
 		return err
 	}
 	if !r.OK {

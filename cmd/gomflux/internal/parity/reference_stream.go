@@ -2,6 +2,7 @@ package parity
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,23 @@ import (
 
 	"github.com/gomflux/gomflux/parity"
 )
+
+// referenceCommand is the reference's command with arguments, which a shell runs. It is interrupted when the
+// context ends.
+func referenceCommand(ctx context.Context, command string, args []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", command + ` "$@"`, "sh"}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// referenceError is the error of a command of the reference that did something.
+func referenceError(command, what string, err error) error {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 127 {
+		return fmt.Errorf("reference %s: command not found (give the command with --reference)", command)
+	}
+	return fmt.Errorf("reference %s %s: %w", command, what, err)
+}
 
 // A referenceStream is a process of the reference that sends its tensors to its standard output. It
 // ends when its standard input is closed, and so also when this process ends in any way.
@@ -38,13 +56,13 @@ func startReference(ctx context.Context, command string, args []string, stderr i
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s := &referenceStream{command: command, cancel: cancel, tensors: tensors, alive: alive, said: &lastLine{w: stderr, ctx: ctx}}
-	s.cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", command + ` "$@"`, "sh", "stream"}, args...)...)
+	s.cmd = referenceCommand(ctx, command, append([]string{"stream"}, args...))
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = in, out, s.said
-	s.cmd.WaitDelay = 10 * time.Second
+	interrupt := s.cmd.Cancel
 	s.cmd.Cancel = func() error {
 		alive.Close()
 		tensors.Close() // so that a read ends although something else has the other end
-		return s.cmd.Process.Signal(os.Interrupt)
+		return interrupt()
 	}
 	err = s.cmd.Start()
 	in.Close()
@@ -73,16 +91,10 @@ func (s *referenceStream) end(failed error) error {
 	if !ended {
 		return failed
 	}
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit) && exit.ExitCode() == 127:
-		return fmt.Errorf("reference %s: command not found (give the command with --reference)", s.command)
-	case err != nil && last != "":
-		return fmt.Errorf("reference %s stream: %w: %s", s.command, err, last)
-	case err != nil:
-		return fmt.Errorf("reference %s stream: %w", s.command, err)
+	if err != nil && last != "" {
+		err = fmt.Errorf("%w: %s", err, last)
 	}
-	return fmt.Errorf("reference %s stream: %w", s.command, failed)
+	return referenceError(s.command, "stream", cmp.Or(err, failed))
 }
 
 // A lastLine passes lines on, each when the next one comes, until its context has ended.

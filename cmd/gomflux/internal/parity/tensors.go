@@ -68,9 +68,6 @@ func notFound(err error) error {
 	return err
 }
 
-// defaultValues is how many values of a tensor are shown by default.
-const defaultValues = 10
-
 // statLines writes the statistics and first values of a tensor.
 func statLines(line ui.Field, s checkpoint.Stats, first []checkpoint.Float) {
 	line("range", "%s", s.Range())
@@ -83,5 +80,3 @@ func statLines(line ui.Field, s checkpoint.Stats, first []checkpoint.Float) {
 	}
 	line("first", "%s", strings.Join(words, " "))
 }
-
-func hasTensorSuffix(name string) bool { return cli.TrimTensorSuffix(name) != name }

@@ -112,7 +112,7 @@ func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output,
 	if err := tree.Prune(c.earlier); err != nil {
 		return err
 	}
-	if _, _, err := runs.RemoveFiles(c.files); err != nil {
+	if err := runs.RemoveFiles(c.files); err != nil {
 		return err
 	}
 	out.Note("%s removed", c.counted())

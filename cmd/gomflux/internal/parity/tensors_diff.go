@@ -180,7 +180,7 @@ func (s *diffSide) describe() (runs.Record, error) {
 	if err != nil {
 		return runs.Record{}, err
 	}
-	return report.RecordOf(a, true), nil
+	return runs.RecordOf(a, runs.Location{}), nil
 }
 
 // A tensorsDiff is what tensors diff prints.

@@ -75,10 +75,9 @@ func findEntry(tree *runs.Tree, name string) (runs.Entry, error) {
 // A tensorInfo is what tensors info prints of a tensor.
 type tensorInfo struct {
 	jsonEntry
-	entry runs.Entry
-	again bool // not the first one that is printed
-	stats checkpoint.Stats
-	first []checkpoint.Float
+	entry   runs.Entry
+	again   bool // not the first one that is printed
+	summary runs.Record
 }
 
 // newTensorInfo reads what a record or else, unless there is only JSON to print,
@@ -86,20 +85,10 @@ type tensorInfo struct {
 func newTensorInfo(e runs.Entry, again, asJSON bool) (*tensorInfo, error) {
 	info := &tensorInfo{jsonEntry: newEntry(e), entry: e, again: again}
 	info.About = e.Record
-	if r := e.Record; r != nil {
-		info.stats, info.first = r.Stats, r.Preview
-		return info, nil
+	var err error
+	if !asJSON {
+		info.summary, err = e.Summary()
 	}
-	if asJSON {
-		return info, nil
-	}
-	f, err := checkpoint.OpenArrays(e.Path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	stats, first, err := f.Stats(e.Key, defaultValues)
-	info.stats, info.first = stats, checkpoint.Floats(first)
 	return info, err
 }
 
@@ -126,5 +115,5 @@ func (i *tensorInfo) Text(p *ui.Page) {
 			line("made at", "%s:%d (%s)", quote.Printable(r.Location.File), r.Location.Line, quote.Printable(r.Location.Function))
 		}
 	}
-	statLines(line, i.stats, i.first)
+	statLines(line, i.summary.Stats, i.summary.Preview)
 }

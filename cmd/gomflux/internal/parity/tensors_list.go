@@ -2,9 +2,7 @@ package parity
 
 import (
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,8 +37,8 @@ func newTensorsListCommand() *cobra.Command {
   gomflux tensors list --run 20261122T1042`,
 		Args: func(_ *cobra.Command, args []string) error {
 			for _, glob := range args {
-				if _, err := path.Match(glob, ""); err != nil {
-					return cli.UsageErrorf("%q is not a pattern of names (such as 'transformer.layers.*')", glob)
+				if err := runs.CheckGlob(glob); err != nil {
+					return cli.Coded(cli.ExitUsage, err)
 				}
 			}
 			return nil
@@ -90,10 +88,7 @@ func newEntry(e runs.Entry) jsonEntry {
 func listTensors(out *ui.Output, tree *runs.Tree, globs []string) error {
 	all, damage := tree.List()
 	all = slices.DeleteFunc(all, func(e runs.Entry) bool {
-		return len(globs) > 0 && !slices.ContainsFunc(globs, func(glob string) bool {
-			ok, err := path.Match(glob, strings.ReplaceAll(e.Name, "/", "\\"))
-			return err == nil && ok
-		})
+		return len(globs) > 0 && !slices.ContainsFunc(globs, func(glob string) bool { return runs.MatchName(glob, e.Name) })
 	})
 	size, err := tree.Size()
 	if err != nil {

@@ -45,7 +45,7 @@ func newTensorsShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showTensors(cmd.Context(), flags.Out(cmd), tree, args[0], values.OrElse(defaultValues))
+			return showTensors(cmd.Context(), flags.Out(cmd), tree, args[0], values.OrElse(runs.Previewed))
 		},
 	}
 	flags.Add(cmd)
@@ -119,7 +119,7 @@ func findTensor(tree *runs.Tree, arg string) (ref checkpoint.Reference, err erro
 	if ref, err = checkpoint.ParseReference(arg); err != nil {
 		return ref, cli.Coded(cli.ExitUsage, err)
 	}
-	if _, err := os.Stat(ref.File); err != nil && ref.Key == "" && !hasTensorSuffix(ref.File) {
+	if _, err := os.Stat(ref.File); err != nil && ref.Key == "" && cli.TrimTensorSuffix(ref.File) == ref.File {
 		e, err := tree.Find(ref.File)
 		if err != nil {
 			return ref, notFound(err)
