@@ -61,7 +61,7 @@ func ArrayFiles(run fs.FS) (names []string, err error) {
 }
 
 // listRun lists the tensors of a run, without the files that cannot be read, of which it returns the
-// errors. The settings are nil if there are none.
+// errors. The settings are nil if it has no settings.json.
 func listRun(dir, side string) (all []Entry, settings map[string]any, errs []error) {
 	at := map[string]int{} // by name, for aliases
 	files, err := ArrayFiles(os.DirFS(dir))
