@@ -156,7 +156,7 @@ func TestServeBadInput(t *testing.T) {
 		{settings, "image/png", string(huge), 413, "larger than"},
 		edit(start, upload{"image", bomb})(400, "more pixels than"),
 		{img2img, JSON, `{"prompt": "x", "init_images": ["` + bomb64 + `"]}`, 400, "pixels"},
-		{jobs, JSON, `{"prompt": "x", "image": {"data": "` + bomb64 + `"}}`, 400, "50000x50000 is too large"},
+		{jobs, JSON, `{"prompt": "x", "image": {"data": "` + bomb64 + `"}}`, 400, "50000x50000: more pixels than the "},
 		{jobs, JSON, `{"prompt": "x", "image": "` + bomb64 + `"}`, 400, "image: expected an object, found JSON string"},
 		edit(prompt, many...)(400, "at most 16 images"),
 		{jobs, JSON, `{"prompt": "x", "references": [` + strings.Repeat(reference+",", 16) + reference + `]}`, 400, "at most"},

@@ -122,7 +122,7 @@ var exchanges = map[string]struct {
 }{
 	"Open WebUI, automatic1111": {true, []exchange{
 		{"GET", "/sdapi/v1/options", "", `"sd_model_checkpoint":"shapes"`},
-		{"GET", "/sdapi/v1/sd-models", "", `"title":"shapes".*"model_name":"shapes"`},
+		{"GET", "/sdapi/v1/sd-models", "", `"model_name":"shapes".*"title":"shapes"`},
 		// it sends all options back
 		{"POST", "/sdapi/v1/options", "{{options}}", ``},
 		{"POST", "/sdapi/v1/txt2img", `{"prompt": "a cat", "batch_size": 2, "width": 64, "height": 64, "steps": 2}`, readsImage},
