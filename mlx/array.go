@@ -245,10 +245,7 @@ func (a *Array) Uint8s() []uint8 {
 // ReadUint8s copies the elements of an array in row-major order that is not empty to dst, which has room for them, and
 // returns their number. Unlike [Array.Uint8s] it waits only for the array, not for what a GPU was given to do later.
 func (a *Array) ReadUint8s(dst []uint8) int {
-	defer watched()()
-	check(mlxc.ArrayEval(a.h()))
-	ordered := false
-	if check(mlxc.ArrayIsRowContiguous(&ordered, a.h())); a.Dtype() != Uint8 || !ordered {
+	if ordered := a.settle(); a.Dtype() != Uint8 || !ordered {
 		raise("%v is not uint8 in order", a)
 	}
 	return copy(dst, unsafe.Slice((*uint8)(mlxc.ArrayDataUint8(a.h())), a.Size()))
@@ -262,35 +259,35 @@ func (a *Array) Item() float32 {
 	return a.Floats()[0]
 }
 
+// copyOut copies the elements in a dtype.
 func copyOut[T any](a *Array, dtype Dtype) []T {
 	out := make([]T, a.Size())
-	copyTo(out, a, dtype)
-	return out
-}
-
-// copyTo copies the elements in a dtype to dst, and returns their number.
-func copyTo[T any](dst []T, a *Array, dtype Dtype) int {
-	if a.Size() == 0 { // MLX's CUDA build crashes in Contiguous without elements
+	if len(out) == 0 { // MLX's CUDA build crashes in Contiguous without elements
 		Eval(a)
-		return 0
+		return out
 	}
 	pushScope()
 	row := a.AsType(dtype).inOrder()
 	// mlx-c's typed accessors ignore the dtype, so one works for all
-	n := copy(dst, unsafe.Slice((*T)(mlxc.ArrayDataUint8(row.h())), row.Size()))
+	copy(out, unsafe.Slice((*T)(mlxc.ArrayDataUint8(row.h())), len(out)))
 	popScope()
-	return n
+	return out
+}
+
+// settle evaluates the array, and reports whether its elements are in row-major order in memory. Unlike [Eval] it does not
+// wait for what a GPU was given to do later.
+func (a *Array) settle() (ordered bool) {
+	defer watched()()
+	check(mlxc.ArrayEval(a.h()))
+	check(mlxc.ArrayIsRowContiguous(&ordered, a.h()))
+	return ordered
 }
 
 // inOrder returns the array, evaluated, with its elements in row-major order in memory, unlike those of a view.
 func (a *Array) inOrder() *Array {
 	const shared = 8 // bytes of arrays that MLX for CUDA has in memory of both host and GPU; others it would move
-	if ordered := false; a.Nbytes() <= shared {
-		defer watched()()
-		check(mlxc.ArrayEval(a.h())) // unlike Eval, it does not wait for what a GPU was given to do later
-		if check(mlxc.ArrayIsRowContiguous(&ordered, a.h())); ordered {
-			return a
-		}
+	if a.Nbytes() <= shared && a.settle() {
+		return a
 	}
 	a = a.Contiguous()
 	Eval(a)
