@@ -1,23 +1,31 @@
 package mlx
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"unsafe"
 
+	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
 )
+
+// envCode is MLX's environment variable for the folder where it keeps compiled CUDA code.
+const envCode = "MLX_PTX_CACHE_DIR"
 
 // A cudaRunner runs kernels on CUDA.
 //
 // mlx_fast_cuda_kernel is not used: it compiles every kernel with the headers of the CUDA toolkit,
 // which takes more than a second, and does so again in every process.
 type cudaRunner struct {
-	code map[string][]byte // cubins by variants of kernels
+	code map[string][]byte // what MLX gets as the code of variants of kernels
 }
 
 func (r *cudaRunner) run(k *kernel, l launch) []*Array {
-	code := r.cubin(k, l)
+	code := r.compiled(k, l)
 	var layout []int32
 	for _, o := range l.outputs {
 		layout = append(layout, int32(o.dtype), int32(len(o.shape)))
@@ -36,13 +44,17 @@ func (r *cudaRunner) run(k *kernel, l launch) []*Array {
 	return unpack(out)
 }
 
-// cubin returns the compiled code of a launch.
-func (r *cudaRunner) cubin(k *kernel, l launch) []byte {
+// compiled returns the code of a launch, or the text that stands for it.
+func (r *cudaRunner) compiled(k *kernel, l launch) []byte {
 	key := l.variant(k)
 	code := r.code[key]
 	if code == nil {
+		source, architecture := k.cudaSource(l), describe(GPU).Architecture
 		var err error
-		if code, err = mlxc.CompileCUDA(k.name, k.cudaSource(l), describe(GPU).Architecture); err != nil {
+		code, err = storedCode(os.Getenv(envCode), k.name, mlxc.CUDACompiler()+architecture+source, func() ([]byte, error) {
+			return mlxc.CompileCUDA(k.name, source, architecture)
+		})
+		if err != nil {
 			raise("cannot compile the kernel %s: %v", k.name, err)
 		}
 		if r.code == nil {
@@ -51,6 +63,32 @@ func (r *cudaRunner) cubin(k *kernel, l launch) []byte {
 		r.code[key] = code
 	}
 	return code
+}
+
+// storedCode returns a short text that stands for a kernel's code, which key determines: MLX looks for the code in a
+// file of its cache, the folder, by a hash of what it gets as the code. So it need not hash all of it at each launch,
+// and the next process need not compile it. Without such a folder the code itself is returned.
+func storedCode(folder, name, key string, compile func() ([]byte, error)) ([]byte, error) {
+	text := fmt.Appendf(nil, "%x", sha256.Sum256([]byte(key)))
+	module := mlxc.CUDAModule(name, text)
+	path := filepath.Join(folder, module+".ptx")
+	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
+		return text, nil
+	}
+	code, err := compile()
+	if err != nil || folder == "" || module == "" || os.MkdirAll(folder, 0o700) != nil {
+		return code, err
+	}
+	functions := name + "\t" + name + "\n" // names in the source and in the code
+	for _, f := range []struct {
+		path    string
+		content []byte
+	}{{filepath.Join(folder, module+".txt"), []byte(functions)}, {path, code}} {
+		if atomicfile.ReplacePrivate(f.path, func(w io.Writer) error { _, err := w.Write(f.content); return err }) != nil {
+			return code, nil
+		}
+	}
+	return text, nil
 }
 
 // cudaSource is the source of a whole function.

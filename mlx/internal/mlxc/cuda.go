@@ -35,6 +35,7 @@ var nvrtc struct {
 	GetLogSize     func(program uintptr, size *uintptr) int32
 	GetLog         func(program uintptr, log unsafe.Pointer) int32
 	GetErrorString func(code int32) string
+	Version        func(major, minor *int32) int32
 }
 
 func openNVRTC() error {
@@ -47,6 +48,7 @@ func openNVRTC() error {
 		{"nvrtcCompileProgram", &nvrtc.CompileProgram}, {"nvrtcGetCUBINSize", &nvrtc.GetCUBINSize},
 		{"nvrtcGetCUBIN", &nvrtc.GetCUBIN}, {"nvrtcGetProgramLogSize", &nvrtc.GetLogSize},
 		{"nvrtcGetProgramLog", &nvrtc.GetLog}, {"nvrtcGetErrorString", &nvrtc.GetErrorString},
+		{"nvrtcVersion", &nvrtc.Version},
 	} {
 		addr, err := purego.Dlsym(purego.RTLD_DEFAULT, f.name)
 		if err != nil {
@@ -56,6 +58,29 @@ func openNVRTC() error {
 		purego.RegisterFunc(f.fn, addr)
 	}
 	return nil
+}
+
+// CUDACompiler names the version of the compiler, "" if there is none.
+func CUDACompiler() string {
+	var major, minor int32
+	if openNVRTC() != nil || nvrtc.Version(&major, &minor) != 0 {
+		return ""
+	}
+	return fmt.Sprintf("NVRTC %d.%d", major, minor)
+}
+
+// stringHash is the seed of C++'s std::hash<std::string> in libstdc++, which computes it by std::_Hash_bytes.
+const stringHash = 0xc70f6907
+
+// CUDAModule returns the name that MLX gives to the code of a custom kernel (CustomKernel::eval_gpu). With the extension
+// .ptx it is that of the file in MLX's cache. It is "" if libmlx was built with another C++ library.
+func CUDAModule(name string, code []byte) string {
+	addr, err := purego.Dlsym(purego.RTLD_DEFAULT, "_ZSt11_Hash_bytesPKvmm")
+	if err != nil {
+		return ""
+	}
+	hash, _, _ := purego.SyscallN(addr, uintptr(unsafe.Pointer(unsafe.SliceData(code))), uintptr(len(code)), stringHash)
+	return fmt.Sprintf("%s_%x", name, hash)
 }
 
 // CompileCUDA compiles CUDA C++ for an architecture such as sm_90, and returns the code of a cubin.
