@@ -37,28 +37,17 @@ func (c *KLConfig) Validate() error {
 	return nil
 }
 
-// ScaleFactor is the size of an image divided by the size of its latents.
-func (c *KLConfig) ScaleFactor() int { return c.coderScale() }
-
 // KL is diffusers' AutoencoderKL.
 type KL struct {
 	nn.Module
-	coder
-	Encoder       *encoder   `w:"encoder"`
-	Decoder       *decoder   `w:"decoder"`
-	QuantConv     *nn.Conv2d `w:"quant_conv"`
-	PostQuantConv *nn.Conv2d `w:"post_quant_conv"`
-	Config        KLConfig
+	coder  `w:"."`
+	Config KLConfig
 }
 
 // NewKL declares the model of a validated config.
 func NewKL(c KLConfig) *KL {
-	m, encoder, decoder := newCoder(c.CoderConfig, c.BlockOutChannels)
-	return &KL{coder: m, Encoder: encoder, Decoder: decoder, QuantConv: m.quant, PostQuantConv: m.postQuant, Config: c}
+	return &KL{coder: newCoder(c.CoderConfig, c.BlockOutChannels, 1), Config: c}
 }
-
-// Unused returns no patterns: all tensors of a checkpoint are used.
-func (m *KL) Unused() []string { return nil }
 
 // Scale converts unscaled latents of any shape to the diffusion model's:
 // (z - shift_factor)·scaling_factor.
