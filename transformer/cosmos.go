@@ -103,7 +103,7 @@ func NewCosmos(c CosmosConfig) *Cosmos {
 	m := &Cosmos{
 		PatchEmbed: &cosmosPatchEmbed{Proj: nn.NewLinear(4*in, dim, false)},
 		TimeEmbed: &cosmosEmbedding{
-			TEmbedder: &cosmosTimestepEmbedding{
+			TEmbedder: &timestepEmbedding{
 				Linear1: nn.NewLinear(dim, dim, false), Activation: &nn.SiLU{}, Linear2: nn.NewLinear(dim, 3*dim, false),
 			},
 			Norm: nn.NewRMSNorm(dim, 1e-6),
@@ -262,9 +262,9 @@ type cosmosTime struct {
 // cosmosEmbedding is CosmosEmbedding.
 type cosmosEmbedding struct {
 	nn.Module
-	TimeProj  timeProj                 `w:"time_proj"`
-	TEmbedder *cosmosTimestepEmbedding `w:"t_embedder"`
-	Norm      *nn.RMSNorm              `w:"norm"`
+	TimeProj  timeProj           `w:"time_proj"`
+	TEmbedder *timestepEmbedding `w:"t_embedder"`
+	Norm      *nn.RMSNorm        `w:"norm"`
 }
 
 // Forward takes sinusoids [1, dim], in the dtype of the image x.
@@ -275,18 +275,6 @@ func (e *cosmosEmbedding) Forward(x, sinusoids *mlx.Array) cosmosTime {
 	t.temb, t.embedded = e.Tap2(temb, e.Norm.Forward(y), x)
 	t.active = mlx.WideSiLU(t.embedded)
 	return t
-}
-
-// cosmosTimestepEmbedding is CosmosTimestepEmbedding.
-type cosmosTimestepEmbedding struct {
-	nn.Module
-	Linear1    *nn.Linear `w:"linear_1"`
-	Activation *nn.SiLU   `w:"activation"`
-	Linear2    *nn.Linear `w:"linear_2"`
-}
-
-func (t *cosmosTimestepEmbedding) Forward(x *mlx.Array) *mlx.Array {
-	return t.Tap(t.Linear2.Forward(t.Activation.Forward(t.Linear1.Forward(x))), x)
 }
 
 // cosmosAdaNorm is CosmosAdaLayerNormZero or, without a gate, CosmosAdaLayerNorm: a layer norm whose

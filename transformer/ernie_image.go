@@ -68,14 +68,14 @@ type ErnieImage struct {
 	nn.Module `in:"hidden_states text_bth"`
 	staged
 
-	XEmbedder       *ernieEmbedder     `w:"x_embedder"`
-	TextProj        *nn.Linear         `w:"text_proj"` // nil if the text is as wide as the stream
-	TimeProj        timeProj           `w:"time_proj"`
-	TimeEmbedding   *timestepEmbedding `w:"time_embedding"`
-	AdaLNModulation *nn.Sequential     `w:"adaLN_modulation"`
-	Layers          []*ernieBlock      `w:"layers"`
-	FinalNorm       *ernieFinalNorm    `w:"final_norm"`
-	FinalLinear     *nn.Linear         `w:"final_linear"`
+	XEmbedder       *ernieEmbedder          `w:"x_embedder"`
+	TextProj        *nn.Linear              `w:"text_proj"` // nil if the text is as wide as the stream
+	TimeProj        timeProj                `w:"time_proj"`
+	TimeEmbedding   *timestepEmbedding      `w:"time_embedding"`
+	AdaLNModulation *nn.Sequential          `w:"adaLN_modulation"`
+	Layers          []*ernieBlock           `w:"layers"`
+	FinalNorm       *adaLayerNormContinuous `w:"final_norm"`
+	FinalLinear     *nn.Linear              `w:"final_linear"`
 
 	Config ErnieImageConfig
 }
@@ -87,7 +87,7 @@ func NewErnieImage(c ErnieImageConfig) *ErnieImage {
 		XEmbedder:       &ernieEmbedder{Proj: nn.NewConv2d(c.InChannels, dim, 1, 1, 0)},
 		TimeEmbedding:   newTimestepEmbedding(dim, dim, true),
 		AdaLNModulation: nn.NewSequential(&nn.SiLU{}, nn.NewLinear(dim, 6*dim, true)),
-		FinalNorm:       &ernieFinalNorm{Norm: nn.NewLayerNorm(c.Eps), Linear: nn.NewLinear(dim, 2*dim, true)},
+		FinalNorm:       &adaLayerNormContinuous{Linear: nn.NewLinear(dim, 2*dim, true), Norm: nn.NewLayerNorm(c.Eps)},
 		FinalLinear:     nn.NewLinear(dim, c.OutChannels, true),
 		Config:          c,
 	}
@@ -180,7 +180,7 @@ func (p *erniePass) Output(x *mlx.Array) *mlx.Array {
 // image returns the output [B, L, C] for the tokens x, of which the first n are the image's.
 func (p *erniePass) image(x *mlx.Array, n int) *mlx.Array {
 	defer p.Sharing(p.shares)()
-	y := p.turned(p.FinalLinear.Forward(p.FinalNorm.Forward(x, p.temb)))
+	y := p.turned(p.FinalLinear.Forward(p.FinalNorm.Forward(x, stepTime{temb: p.temb})))
 	return p.shares.Streams(0, 1).Whole(y.Slice(1, 0, n))
 }
 
@@ -260,18 +260,4 @@ func (f *ernieFeedForward) Forward(x *mlx.Array) *mlx.Array {
 	in := f.In.Forward(x)
 	y := mlx.GEGLU(wideColumns(in[0]), wideColumns(in[1]))
 	return f.Tap(f.LinearFC2.ForwardWide(y, x.Dtype()), x)
-}
-
-// ernieFinalNorm is ErnieImageAdaLNContinuous.
-type ernieFinalNorm struct {
-	nn.Module `in:"0 1"`
-	Norm      *nn.LayerNorm `w:"norm"`
-	Linear    *nn.Linear    `w:"linear"`
-}
-
-// Forward takes x [B, L, dim] and the embedding of the time [1, dim].
-func (n *ernieFinalNorm) Forward(x, temb *mlx.Array) *mlx.Array {
-	parts := n.Linear.Forward(temb).ExpandDims(1).Split(2, -1)
-	m := modulation{Scale: parts[0], Shift: parts[1]} // the scale first, as in AdaLayerNormContinuous
-	return n.Tap(m.norm(n.Norm, x), x, temb)
 }

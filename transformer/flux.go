@@ -224,12 +224,13 @@ type fluxTimeTextEmbed struct {
 	TimeProj         timeProj           `w:"time_proj"`
 	TimestepEmbedder *timestepEmbedding `w:"timestep_embedder"`
 	GuidanceEmbedder *timestepEmbedding `w:"guidance_embedder"`
-	TextEmbedder     *textProjection    `w:"text_embedder"`
+	TextEmbedder     *timestepEmbedding `w:"text_embedder"`
 }
 
 func newFluxTimeTextEmbed(dim, pooled int, guidance bool) *fluxTimeTextEmbed {
-	t := &fluxTimeTextEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true),
-		TextEmbedder: newTextProjection(pooled, dim)}
+	t := &fluxTimeTextEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true), TextEmbedder: &timestepEmbedding{
+		Linear1: nn.NewLinear(pooled, dim, true), Act1: &nn.SiLU{}, Linear2: nn.NewLinear(dim, dim, true),
+	}}
 	if guidance {
 		t.GuidanceEmbedder = newTimestepEmbedding(timestepFeatures, dim, true)
 	}

@@ -81,8 +81,8 @@ type Flux3 struct {
 	TxtModeBlocks []*flux3ModeBlock   `w:"txt_mode_blocks"`
 	SingleBlocks  []*flux3SingleBlock `w:"single_transformer_blocks"`
 
-	NormOut *flux3NormOut `w:"norm_out"`
-	ProjOut *nn.Linear    `w:"proj_out"`
+	NormOut *adaLayerNormContinuous `w:"norm_out"`
+	ProjOut *nn.Linear              `w:"proj_out"`
 
 	Config Flux3Config
 }
@@ -94,7 +94,7 @@ func NewFlux3(c Flux3Config) *Flux3 {
 		TimestepEmbedder: newTimestepEmbedding(c.TimestepChannels, dim, false),
 		EarlyModulations: newFlux3Modulations(dim), SingleModulations: newFlux3Modulations(dim),
 		ContextEmbedder: nn.NewLinear(c.JointAttentionDim, dim, false),
-		NormOut:         &flux3NormOut{Act: &nn.SiLU{}, Linear: nn.NewLinear(dim, 2*dim, false), Norm: nn.NewLayerNorm(c.Eps)},
+		NormOut:         &adaLayerNormContinuous{Act: &nn.SiLU{}, Linear: nn.NewLinear(dim, 2*dim, false), Norm: nn.NewLayerNorm(c.Eps)},
 		ProjOut:         nn.NewLinear(dim, c.InChannels, false),
 		Config:          c,
 	}
@@ -249,7 +249,9 @@ func (p *flux3Pass) Output(image *mlx.Array) *mlx.Array {
 	if n := p.shares.Count(1); image.Dim(1) > n {
 		image = image.Slice(1, 0, n)
 	}
-	out := p.shares.Streams(1, 2).Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)) })
+	out := p.shares.Streams(1, 2).Output(&p.Module, func() *mlx.Array {
+		return p.ProjOut.Forward(p.NormOut.Forward(image, stepTime{temb: p.temb}))
+	})
 	s := p.Flux2Sequence
 	out = p.Tap(out, p.tokens, p.textTokens, s.target.at, s.text.at, p.references, s.references.at)
 	return unflatten(out, p.h, p.w)
@@ -347,18 +349,4 @@ func (b *flux3SingleBlock) Forward(c, x *mlx.Array, ofContent, ofText flux3Modul
 	t := c.Dim(1)
 	nextC, nextX = ofText.add(c, y.Slice(1, 0, t)), ofContent.add(x, y.Slice(1, t, y.Dim(1)))
 	return b.Tap2(nextC, nextX, x, c, ofContent.tapped, ofText.tapped, j.emb[0], j.emb[1])
-}
-
-// flux3NormOut is Flux3AdaLayerNorm.
-type flux3NormOut struct {
-	nn.Module `in:"0 1"`
-	Act       *nn.SiLU      `w:"act_fn"`
-	Linear    *nn.Linear    `w:"linear"`
-	Norm      *nn.LayerNorm `w:"norm"`
-}
-
-// Forward takes x [B, L, dim] and the embedding of time [B, 1 or L, dim].
-func (n *flux3NormOut) Forward(x, temb *mlx.Array) *mlx.Array {
-	parts := n.Linear.Forward(n.Act.Forward(temb)).Split(2, -1)
-	return n.Tap(modulation{Scale: parts[0], Shift: parts[1]}.norm(n.Norm, x), x, temb)
 }
