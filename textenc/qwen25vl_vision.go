@@ -12,19 +12,17 @@ import (
 type Qwen25VLVisionConfig struct {
 	visionConfig
 	InChans             *int        `json:"in_chans"` // in_channels in older files
-	WindowSize          int         `json:"window_size"`
+	WindowSize          int         `json:"window_size" size:"1"`
 	FullAttBlockIndexes []int       `json:"fullatt_block_indexes"`
 	RopeTheta           *float64    `json:"rope_theta"`
 	RopeScaling         *qwenVLRope `json:"rope_scaling"`
 }
 
 func (c *Qwen25VLVisionConfig) validate() error {
-	if err := c.visionConfig.validate("silu", c.rope()); err != nil {
+	if err := c.visionConfig.validate(c, "silu", c.rope()); err != nil {
 		return err
 	}
 	switch {
-	case c.WindowSize > nn.MaxDim:
-		return fmt.Errorf("a size above %d", nn.MaxDim)
 	case c.InChannels != channels || c.InChans != nil && *c.InChans != channels:
 		return fmt.Errorf("in_channels or in_chans is not %d", channels)
 	case c.windowCells() < 1:

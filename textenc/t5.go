@@ -11,15 +11,15 @@ import (
 
 // T5Config is text_encoder_2/config.json of transformers' T5EncoderModel.
 type T5Config struct {
-	VocabSize                    int     `json:"vocab_size"`
-	DModel                       int     `json:"d_model"`
-	DKV                          int     `json:"d_kv"`
-	DFF                          int     `json:"d_ff"`
-	NumLayers                    int     `json:"num_layers"`
-	NumHeads                     int     `json:"num_heads"`
-	RelativeAttentionNumBuckets  int     `json:"relative_attention_num_buckets"`
-	RelativeAttentionMaxDistance int     `json:"relative_attention_max_distance"`
-	LayerNormEpsilon             float64 `json:"layer_norm_epsilon"`
+	VocabSize                    int     `json:"vocab_size" size:"1"`
+	DModel                       int     `json:"d_model" size:"1"`
+	DKV                          int     `json:"d_kv" size:"1"`
+	DFF                          int     `json:"d_ff" size:"1"`
+	NumLayers                    int     `json:"num_layers" layers:"1"`
+	NumHeads                     int     `json:"num_heads" size:"1"`
+	RelativeAttentionNumBuckets  int     `json:"relative_attention_num_buckets" size:"4"`
+	RelativeAttentionMaxDistance int     `json:"relative_attention_max_distance" size:"1"`
+	LayerNormEpsilon             float64 `json:"layer_norm_epsilon" number:"nonnegative"`
 	FeedForwardProj              string  `json:"feed_forward_proj"`
 	DenseActFn                   string  `json:"dense_act_fn"` // default: follows from feed_forward_proj
 	IsGatedAct                   *bool   `json:"is_gated_act"` // likewise
@@ -41,19 +41,12 @@ func (c *T5Config) Validate() error {
 	if gated {
 		act = "gelu_new"
 	}
-	switch {
-	case min(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumLayers, c.NumHeads) < 1:
-		return errors.New("vocab_size, d_model, d_kv, d_ff, num_layers and num_heads must be positive")
-	case c.NumLayers > nn.MaxLayers || max(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.RelativeAttentionNumBuckets,
-		c.RelativeAttentionMaxDistance) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
-	case c.RelativeAttentionNumBuckets < 4:
-		return fmt.Errorf("relative_attention_num_buckets %d, expected 4 or more", c.RelativeAttentionNumBuckets)
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.RelativeAttentionMaxDistance <= c.RelativeAttentionNumBuckets/4:
 		return fmt.Errorf("relative_attention_max_distance %d must be above a quarter of relative_attention_num_buckets %d",
 			c.RelativeAttentionMaxDistance, c.RelativeAttentionNumBuckets)
-	case !(c.LayerNormEpsilon >= 0):
-		return fmt.Errorf("layer_norm_epsilon %g must not be negative", c.LayerNormEpsilon)
 	case !gated && c.FeedForwardProj != "relu":
 		return fmt.Errorf("feed_forward_proj %q, expected gated-gelu or relu", c.FeedForwardProj)
 	case c.DenseActFn != "" && c.DenseActFn != act:

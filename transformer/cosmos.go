@@ -13,14 +13,14 @@ import (
 
 // CosmosConfig is transformer/config.json of diffusers' CosmosTransformer3DModel.
 type CosmosConfig struct {
-	InChannels        int       `json:"in_channels"`
+	InChannels        int       `json:"in_channels" size:"1"`
 	OutChannels       int       `json:"out_channels"`
 	NumAttentionHeads int       `json:"num_attention_heads"`
 	AttentionHeadDim  int       `json:"attention_head_dim"`
-	NumLayers         int       `json:"num_layers"`
+	NumLayers         int       `json:"num_layers" layers:"0"`
 	MLPRatio          float64   `json:"mlp_ratio"`
-	TextEmbedDim      int       `json:"text_embed_dim"`
-	AdaLNLoRADim      int       `json:"adaln_lora_dim"`
+	TextEmbedDim      int       `json:"text_embed_dim" size:"1"`
+	AdaLNLoRADim      int       `json:"adaln_lora_dim" size:"1"`
 	MaxSize           []int     `json:"max_size"`   // of latents: frames, height and width
 	PatchSize         []int     `json:"patch_size"` // the same axes
 	RopeScale         []float64 `json:"rope_scale"` // the same axes
@@ -53,12 +53,11 @@ func (c *CosmosConfig) axes() []int {
 // Validate returns an error if the model cannot be run with the config.
 func (c *CosmosConfig) Validate() error {
 	hidden := c.MLPRatio * float64(c.Width())
-	switch {
-	case c.InChannels < 1 || c.InChannels > nn.MaxDim || c.OutChannels != c.InChannels:
-		return fmt.Errorf("in_channels %d and out_channels %d: expected the same number, from 1 to %d", c.InChannels, c.OutChannels,
-			nn.MaxDim)
-	case c.TextEmbedDim < 1 || c.TextEmbedDim > nn.MaxDim || c.AdaLNLoRADim < 1 || c.AdaLNLoRADim > nn.MaxDim:
-		return fmt.Errorf("text_embed_dim %d and adaln_lora_dim %d: expected 1 to %d", c.TextEmbedDim, c.AdaLNLoRADim, nn.MaxDim)
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
+	case c.OutChannels != c.InChannels:
+		return fmt.Errorf("out_channels %d: expected in_channels, %d", c.OutChannels, c.InChannels)
 	case !(hidden >= 1 && hidden <= nn.MaxDim):
 		return fmt.Errorf("mlp_ratio %g: expected a width of 1 to %d", c.MLPRatio, nn.MaxDim)
 	case c.AttentionHeadDim < 18 || c.AttentionHeadDim%2 != 0:
@@ -76,7 +75,7 @@ func (c *CosmosConfig) Validate() error {
 	case c.ImgContextDimIn != nil && *c.ImgContextDimIn > 0:
 		return fmt.Errorf("img_context_dim_in %d: expected null", *c.ImgContextDimIn)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, 0, c.axes(), 3)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.axes(), 3)
 }
 
 // Cosmos is diffusers' CosmosTransformer3DModel for images, videos of one frame.

@@ -10,17 +10,17 @@ import (
 
 // ErnieImageConfig is transformer/config.json of diffusers' ErnieImageTransformer2DModel.
 type ErnieImageConfig struct {
-	HiddenSize        int     `json:"hidden_size"`
-	NumAttentionHeads int     `json:"num_attention_heads"`
-	NumLayers         int     `json:"num_layers"`
-	FFNHiddenSize     int     `json:"ffn_hidden_size"`
-	InChannels        int     `json:"in_channels"`
+	HiddenSize        int     `json:"hidden_size" size:"1"`
+	NumAttentionHeads int     `json:"num_attention_heads" size:"1"`
+	NumLayers         int     `json:"num_layers" layers:"0"`
+	FFNHiddenSize     int     `json:"ffn_hidden_size" size:"1"`
+	InChannels        int     `json:"in_channels" size:"1"`
 	OutChannels       int     `json:"out_channels"`
 	PatchSize         int     `json:"patch_size"`
-	TextInDim         int     `json:"text_in_dim"`
-	RopeTheta         float64 `json:"rope_theta"`
+	TextInDim         int     `json:"text_in_dim" size:"1"`
+	RopeTheta         float64 `json:"rope_theta" number:"positive"`
 	RopeAxesDim       []int   `json:"rope_axes_dim"`
-	Eps               float64 `json:"eps"`
+	Eps               float64 `json:"eps" number:"nonnegative"`
 	QKLayerNorm       bool    `json:"qk_layernorm"`
 }
 
@@ -34,32 +34,19 @@ func DefaultErnieImageConfig() ErnieImageConfig {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *ErnieImageConfig) Validate() error {
-	for _, size := range []struct {
-		name  string
-		value int
-	}{
-		{"hidden_size", c.HiddenSize}, {"num_attention_heads", c.NumAttentionHeads}, {"ffn_hidden_size", c.FFNHiddenSize},
-		{"in_channels", c.InChannels}, {"text_in_dim", c.TextInDim},
-	} {
-		if size.value < 1 || size.value > nn.MaxDim {
-			return fmt.Errorf("%s %d: expected 1 to %d", size.name, size.value, nn.MaxDim)
-		}
-	}
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.HiddenSize%c.NumAttentionHeads != 0:
 		return fmt.Errorf("hidden_size %d: expected a multiple of num_attention_heads %d", c.HiddenSize, c.NumAttentionHeads)
 	case c.OutChannels != c.InChannels:
 		return fmt.Errorf("out_channels %d: expected in_channels %d", c.OutChannels, c.InChannels)
 	case c.PatchSize != 1:
 		return fmt.Errorf("patch_size %d: expected 1", c.PatchSize)
-	case !(c.RopeTheta > 0):
-		return fmt.Errorf("rope_theta %g: expected a positive number", c.RopeTheta)
-	case !(c.Eps >= 0):
-		return fmt.Errorf("eps %g: must not be negative", c.Eps)
 	case !c.QKLayerNorm:
 		return errors.New("qk_layernorm false: expected true")
 	}
-	return validateJoint(c.NumAttentionHeads, c.HiddenSize/c.NumAttentionHeads, c.NumLayers, 0, c.RopeAxesDim, 3)
+	return validateJoint(c, c.NumAttentionHeads, c.HiddenSize/c.NumAttentionHeads, c.RopeAxesDim, 3)
 }
 
 // ErnieImage is diffusers' ErnieImageTransformer2DModel: blocks over one sequence of image and text, all

@@ -1,7 +1,6 @@
 package transformer
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -13,12 +12,12 @@ type FluxConfig struct {
 	PatchSize           int   `json:"patch_size"`
 	InChannels          int   `json:"in_channels"`
 	OutChannels         *int  `json:"out_channels"`
-	NumLayers           int   `json:"num_layers"`
-	NumSingleLayers     int   `json:"num_single_layers"`
+	NumLayers           int   `json:"num_layers" layers:"0"`
+	NumSingleLayers     int   `json:"num_single_layers" layers:"0"`
 	AttentionHeadDim    int   `json:"attention_head_dim"`
 	NumAttentionHeads   int   `json:"num_attention_heads"`
-	JointAttentionDim   int   `json:"joint_attention_dim"`
-	PooledProjectionDim int   `json:"pooled_projection_dim"`
+	JointAttentionDim   int   `json:"joint_attention_dim" size:"1"`
+	PooledProjectionDim int   `json:"pooled_projection_dim" size:"1"`
 	GuidanceEmbeds      bool  `json:"guidance_embeds"`
 	AxesDimsRope        []int `json:"axes_dims_rope"`
 }
@@ -41,12 +40,8 @@ func (c *FluxConfig) Validate() error {
 	case c.Predicted() < 4 || c.Predicted()%4 != 0 || c.Predicted() > c.InChannels:
 		return fmt.Errorf("out_channels %d: expected 4 for each channel of the latents, and at most in_channels, %d",
 			*c.OutChannels, c.InChannels)
-	case c.JointAttentionDim < 1 || c.PooledProjectionDim < 1:
-		return errors.New("joint_attention_dim and pooled_projection_dim must be positive")
-	case c.JointAttentionDim > nn.MaxDim || c.PooledProjectionDim > nn.MaxDim:
-		return fmt.Errorf("joint_attention_dim %d, pooled_projection_dim %d: too large", c.JointAttentionDim, c.PooledProjectionDim)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, c.NumSingleLayers, c.AxesDimsRope, 3)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 3)
 }
 
 // Predicted returns the number of channels of a token's prediction: in_channels, or fewer if the

@@ -9,18 +9,18 @@ import (
 
 // Flux3Config is transformer/config.json of diffusers' Flux3Transformer2DModel.
 type Flux3Config struct {
-	InChannels        int     `json:"in_channels"`
+	InChannels        int     `json:"in_channels" size:"1"`
 	CondInChannels    int     `json:"cond_in_channels"`
-	NumLayers         int     `json:"num_layers"`
-	NumSingleLayers   int     `json:"num_single_layers"`
+	NumLayers         int     `json:"num_layers" layers:"0"`
+	NumSingleLayers   int     `json:"num_single_layers" layers:"0"`
 	AttentionHeadDim  int     `json:"attention_head_dim"`
 	NumAttentionHeads int     `json:"num_attention_heads"`
-	JointAttentionDim int     `json:"joint_attention_dim"`
-	TimestepChannels  int     `json:"timestep_channels"`
+	JointAttentionDim int     `json:"joint_attention_dim" size:"1"`
+	TimestepChannels  int     `json:"timestep_channels" size:"2" multiple:"2"`
 	MLPRatio          float64 `json:"mlp_ratio"`
 	AxesDimsRope      []int   `json:"axes_dims_rope"`
-	RopeTheta         float64 `json:"rope_theta"`
-	Eps               float64 `json:"eps"`
+	RopeTheta         float64 `json:"rope_theta" number:"positive"`
+	Eps               float64 `json:"eps" number:"nonnegative"`
 	FlowMap           bool    `json:"flow_map"`
 }
 
@@ -36,20 +36,14 @@ func DefaultFlux3Config() Flux3Config {
 // Validate returns an error if the model cannot be run with the config.
 func (c *Flux3Config) Validate() error {
 	switch {
-	case c.InChannels < 1 || c.InChannels > nn.MaxDim:
-		return fmt.Errorf("in_channels %d: expected 1 to %d", c.InChannels, nn.MaxDim)
 	case c.CondInChannels != c.InChannels:
 		return fmt.Errorf("cond_in_channels %d: expected in_channels, %d", c.CondInChannels, c.InChannels)
-	case c.JointAttentionDim < 1 || c.JointAttentionDim > nn.MaxDim:
-		return fmt.Errorf("joint_attention_dim %d: expected 1 to %d", c.JointAttentionDim, nn.MaxDim)
-	case c.TimestepChannels < 2 || c.TimestepChannels%2 != 0 || c.TimestepChannels > nn.MaxDim:
-		return fmt.Errorf("timestep_channels %d: must be positive and even", c.TimestepChannels)
-	case !(c.MLPRatio > 0 && c.MLPRatio <= 64) || !(c.RopeTheta > 0) || !(c.Eps >= 0):
-		return fmt.Errorf("mlp_ratio %v, rope_theta %v, eps %v: must be positive", c.MLPRatio, c.RopeTheta, c.Eps)
+	case !(c.MLPRatio > 0 && c.MLPRatio <= 64):
+		return fmt.Errorf("mlp_ratio %v: must be positive, and at most 64", c.MLPRatio)
 	case c.NumAttentionHeads > 0 && c.AttentionHeadDim > 0 && c.hidden() < 1:
 		return fmt.Errorf("mlp_ratio %v: the feed-forward has no features", c.MLPRatio)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, c.NumSingleLayers, c.AxesDimsRope, 4)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 4)
 }
 
 func (c *Flux3Config) dim() int { return c.NumAttentionHeads * c.AttentionHeadDim }

@@ -467,8 +467,11 @@ func outChannels(out *int, in int) int {
 	return *out
 }
 
-// validateJoint checks the fields that configs of joint transformers share.
-func validateJoint(heads, headDim, layers, singleLayers int, axes []int, wantAxes int) error {
+// validateJoint checks the ranges of a config's fields, and those that configs of joint transformers share.
+func validateJoint(config any, heads, headDim int, axes []int, wantAxes int) error {
+	if err := nn.CheckConfig(config); err != nil {
+		return err
+	}
 	sum := 0
 	for _, d := range axes {
 		if d <= 0 || d%2 != 0 || d > nn.MaxDim {
@@ -479,8 +482,6 @@ func validateJoint(heads, headDim, layers, singleLayers int, axes []int, wantAxe
 	switch {
 	case heads < 1 || headDim < 1 || heads > nn.MaxDim || headDim > nn.MaxDim || heads*headDim > nn.MaxDim:
 		return fmt.Errorf("num_attention_heads %d of attention_head_dim %d: expected a width of 1 to %d", heads, headDim, nn.MaxDim)
-	case layers < 0 || layers > nn.MaxLayers || singleLayers < 0 || singleLayers > nn.MaxLayers:
-		return fmt.Errorf("num_layers %d and num_single_layers %d: expected 0 to %d", layers, singleLayers, nn.MaxLayers)
 	case len(axes) != wantAxes || sum != headDim:
 		return fmt.Errorf("axes_dims_rope %v: %d axes must sum to attention_head_dim %d", axes, wantAxes, headDim)
 	}

@@ -10,22 +10,22 @@ import (
 // Krea2Config is transformer/config.json of diffusers' Krea2Transformer2DModel.
 type Krea2Config struct {
 	InChannels             int     `json:"in_channels"`
-	NumLayers              int     `json:"num_layers"`
+	NumLayers              int     `json:"num_layers" layers:"0"`
 	AttentionHeadDim       int     `json:"attention_head_dim"`
 	NumAttentionHeads      int     `json:"num_attention_heads"`
-	NumKeyValueHeads       int     `json:"num_key_value_heads"`
-	IntermediateSize       int     `json:"intermediate_size"`
-	TimestepEmbedDim       int     `json:"timestep_embed_dim"`
-	TextHiddenDim          int     `json:"text_hidden_dim"`
-	NumTextLayers          int     `json:"num_text_layers"`
-	TextNumAttentionHeads  int     `json:"text_num_attention_heads"`
-	TextNumKeyValueHeads   int     `json:"text_num_key_value_heads"`
-	TextIntermediateSize   int     `json:"text_intermediate_size"`
-	NumLayerwiseTextBlocks int     `json:"num_layerwise_text_blocks"`
-	NumRefinerTextBlocks   int     `json:"num_refiner_text_blocks"`
+	NumKeyValueHeads       int     `json:"num_key_value_heads" size:"1"`
+	IntermediateSize       int     `json:"intermediate_size" size:"1"`
+	TimestepEmbedDim       int     `json:"timestep_embed_dim" size:"2" multiple:"2"`
+	TextHiddenDim          int     `json:"text_hidden_dim" size:"1"`
+	NumTextLayers          int     `json:"num_text_layers" size:"1"`
+	TextNumAttentionHeads  int     `json:"text_num_attention_heads" size:"1"`
+	TextNumKeyValueHeads   int     `json:"text_num_key_value_heads" size:"1"`
+	TextIntermediateSize   int     `json:"text_intermediate_size" size:"1"`
+	NumLayerwiseTextBlocks int     `json:"num_layerwise_text_blocks" layers:"0"`
+	NumRefinerTextBlocks   int     `json:"num_refiner_text_blocks" layers:"0"`
 	AxesDimsRope           []int   `json:"axes_dims_rope"`
-	RopeTheta              float64 `json:"rope_theta"`
-	NormEps                float64 `json:"norm_eps"`
+	RopeTheta              float64 `json:"rope_theta" number:"positive"`
+	NormEps                float64 `json:"norm_eps" number:"nonnegative"`
 }
 
 // DefaultKrea2Config returns the values that diffusers uses for fields that a config lacks: those of
@@ -44,40 +44,19 @@ func (c *Krea2Config) Width() int { return c.NumAttentionHeads * c.AttentionHead
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *Krea2Config) Validate() error {
-	for _, size := range []struct {
-		name  string
-		value int
-	}{
-		{"intermediate_size", c.IntermediateSize}, {"text_hidden_dim", c.TextHiddenDim},
-		{"text_intermediate_size", c.TextIntermediateSize}, {"num_text_layers", c.NumTextLayers},
-		{"num_key_value_heads", c.NumKeyValueHeads}, {"text_num_attention_heads", c.TextNumAttentionHeads},
-		{"text_num_key_value_heads", c.TextNumKeyValueHeads},
-	} {
-		if size.value < 1 || size.value > nn.MaxDim {
-			return fmt.Errorf("%s %d: expected 1 to %d", size.name, size.value, nn.MaxDim)
-		}
-	}
-	layerwise, refiner := c.NumLayerwiseTextBlocks, c.NumRefinerTextBlocks
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.InChannels < 4 || c.InChannels%4 != 0 || c.InChannels > nn.MaxDim:
 		return fmt.Errorf("in_channels %d: expected 4 for each channel of the latents", c.InChannels)
-	case c.TimestepEmbedDim < 2 || c.TimestepEmbedDim%2 != 0 || c.TimestepEmbedDim > nn.MaxDim:
-		return fmt.Errorf("timestep_embed_dim %d: expected an even number from 2 to %d", c.TimestepEmbedDim, nn.MaxDim)
 	case c.NumAttentionHeads%c.NumKeyValueHeads != 0:
 		return fmt.Errorf("num_attention_heads %d: expected a multiple of num_key_value_heads %d", c.NumAttentionHeads,
 			c.NumKeyValueHeads)
 	case c.TextNumAttentionHeads%c.TextNumKeyValueHeads != 0 || c.TextHiddenDim%c.TextNumAttentionHeads != 0:
 		return fmt.Errorf("text_num_attention_heads %d: expected a multiple of text_num_key_value_heads %d that divides "+
 			"text_hidden_dim %d", c.TextNumAttentionHeads, c.TextNumKeyValueHeads, c.TextHiddenDim)
-	case layerwise < 0 || layerwise > nn.MaxLayers || refiner < 0 || refiner > nn.MaxLayers:
-		return fmt.Errorf("num_layerwise_text_blocks %d and num_refiner_text_blocks %d: expected 0 to %d", layerwise, refiner,
-			nn.MaxLayers)
-	case !(c.RopeTheta > 0):
-		return fmt.Errorf("rope_theta %g: expected a positive number", c.RopeTheta)
-	case !(c.NormEps >= 0):
-		return fmt.Errorf("norm_eps %g: must not be negative", c.NormEps)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, 0, c.AxesDimsRope, 3)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 3)
 }
 
 // Krea2 is diffusers' Krea2Transformer2DModel.

@@ -14,17 +14,17 @@ import (
 type ZImageConfig struct {
 	AllPatchSize   []int   `json:"all_patch_size"`
 	AllFPatchSize  []int   `json:"all_f_patch_size"`
-	InChannels     int     `json:"in_channels"`
-	Dim            int     `json:"dim"`
-	NLayers        int     `json:"n_layers"`
-	NRefinerLayers int     `json:"n_refiner_layers"`
-	NHeads         int     `json:"n_heads"`
+	InChannels     int     `json:"in_channels" size:"1"`
+	Dim            int     `json:"dim" size:"1"`
+	NLayers        int     `json:"n_layers" layers:"0"`
+	NRefinerLayers int     `json:"n_refiner_layers" layers:"0"`
+	NHeads         int     `json:"n_heads" size:"1"`
 	NKVHeads       int     `json:"n_kv_heads"`
 	NormEps        float64 `json:"norm_eps"`
 	QKNorm         bool    `json:"qk_norm"`
-	CapFeatDim     int     `json:"cap_feat_dim"`
+	CapFeatDim     int     `json:"cap_feat_dim" size:"1"`
 	SiglipFeatDim  *int    `json:"siglip_feat_dim"`
-	RopeTheta      float64 `json:"rope_theta"`
+	RopeTheta      float64 `json:"rope_theta" number:"positive"`
 	TScale         float64 `json:"t_scale"`
 	AxesDims       []int   `json:"axes_dims"`
 	AxesLens       []int   `json:"axes_lens"`
@@ -48,17 +48,14 @@ func (c *ZImageConfig) Validate() error {
 		}
 		sum += d
 	}
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case len(c.AllPatchSize) != 1 || len(c.AllFPatchSize) != 1 || c.AllPatchSize[0] < 1 || c.AllFPatchSize[0] != 1:
 		return fmt.Errorf("all_patch_size %v and all_f_patch_size %v: expected one patch size, and 1 frame", c.AllPatchSize,
 			c.AllFPatchSize)
-	case c.InChannels < 1 || c.Dim < 1 || c.NHeads < 1 || c.CapFeatDim < 1 || !(c.RopeTheta > 0):
-		return errors.New("in_channels, dim, n_heads, cap_feat_dim and rope_theta must be positive")
-	case c.NLayers < 0 || c.NLayers > nn.MaxLayers || c.NRefinerLayers < 0 || c.NRefinerLayers > nn.MaxLayers:
-		return fmt.Errorf("n_layers %d and n_refiner_layers %d: expected 0 to %d", c.NLayers, c.NRefinerLayers, nn.MaxLayers)
-	case c.Dim > nn.MaxDim || c.InChannels > nn.MaxDim || c.CapFeatDim > nn.MaxDim || c.AllPatchSize[0] > 64:
-		return fmt.Errorf("dim %d, in_channels %d, cap_feat_dim %d, all_patch_size %v: too large", c.Dim, c.InChannels, c.CapFeatDim,
-			c.AllPatchSize)
+	case c.AllPatchSize[0] > 64:
+		return fmt.Errorf("all_patch_size %v: too large", c.AllPatchSize)
 	case c.Dim%c.NHeads != 0 || c.Dim/c.NHeads != sum || len(c.AxesDims) != 3 || len(c.AxesLens) != 3:
 		return fmt.Errorf("dim %d, n_heads %d, axes_dims %v: three axes must sum to the head size", c.Dim, c.NHeads, c.AxesDims)
 	case c.SiglipFeatDim != nil:

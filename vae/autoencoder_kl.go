@@ -1,8 +1,6 @@
 package vae
 
 import (
-	"errors"
-
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -10,7 +8,7 @@ import (
 // KLConfig is vae/config.json of diffusers' AutoencoderKL.
 type KLConfig struct {
 	CoderConfig
-	ScalingFactor float64  `json:"scaling_factor"`
+	ScalingFactor float64  `json:"scaling_factor" number:"nonzero"`
 	ShiftFactor   *float64 `json:"shift_factor"`
 }
 
@@ -27,15 +25,7 @@ func DefaultKLConfig() KLConfig {
 }
 
 // Validate returns an error if the model cannot be run with the config.
-func (c *KLConfig) Validate() error {
-	if err := c.validate(c.BlockOutChannels); err != nil {
-		return err
-	}
-	if c.ScalingFactor == 0 {
-		return errors.New("scaling_factor 0")
-	}
-	return nil
-}
+func (c *KLConfig) Validate() error { return c.validate(c, c.BlockOutChannels) }
 
 // KL is diffusers' AutoencoderKL.
 type KL struct {

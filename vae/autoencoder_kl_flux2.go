@@ -12,7 +12,7 @@ import (
 type KLFlux2Config struct {
 	CoderConfig
 	DecoderBlockOutChannels []int   `json:"decoder_block_out_channels"` // empty: block_out_channels
-	BatchNormEps            float64 `json:"batch_norm_eps"`
+	BatchNormEps            float64 `json:"batch_norm_eps" number:"nonnegative"`
 	PatchSize               []int   `json:"patch_size"`
 }
 
@@ -34,14 +34,11 @@ const patch = 2
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *KLFlux2Config) Validate() error {
-	if err := c.validate(c.decoderWidths()); err != nil {
+	if err := c.validate(c, c.decoderWidths()); err != nil {
 		return err
 	}
 	if !slices.Equal(c.PatchSize, []int{patch, patch}) {
 		return fmt.Errorf("patch_size %v, expected %v", c.PatchSize, []int{patch, patch})
-	}
-	if c.BatchNormEps < 0 {
-		return fmt.Errorf("batch_norm_eps %v, expected 0 or more", c.BatchNormEps)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package vae
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,10 +10,10 @@ import (
 
 // KLQwenImageConfig is vae/config.json of diffusers' AutoencoderKLQwenImage.
 type KLQwenImageConfig struct {
-	BaseDim            int       `json:"base_dim"`
-	ZDim               int       `json:"z_dim"`
+	BaseDim            int       `json:"base_dim" size:"1"`
+	ZDim               int       `json:"z_dim" size:"1"`
 	DimMult            []int     `json:"dim_mult"`
-	NumResBlocks       int       `json:"num_res_blocks"`
+	NumResBlocks       int       `json:"num_res_blocks" layers:"1"`
 	AttnScales         []float64 `json:"attn_scales"`
 	TemperalDownsample []bool    `json:"temperal_downsample"`
 	InputChannels      int       `json:"input_channels"`
@@ -42,11 +41,11 @@ func (c *KLQwenImageConfig) Validate() error {
 	if c.InputChannels != 3 && c.InputChannels != 4 {
 		return fmt.Errorf("input_channels %d, expected 3, or 4 for RGB and alpha", c.InputChannels)
 	}
-	if c.BaseDim < 1 || c.ZDim < 1 || c.NumResBlocks < 1 || len(c.DimMult) == 0 {
-		return errors.New("base_dim, z_dim, num_res_blocks and dim_mult must be positive")
+	if err := nn.CheckConfig(c); err != nil {
+		return err
 	}
-	if c.BaseDim > nn.MaxDim || c.ZDim > nn.MaxDim || c.NumResBlocks > nn.MaxLayers || len(c.DimMult) > 10 {
-		return fmt.Errorf("base_dim %d, z_dim %d, num_res_blocks %d, dim_mult %v: too large", c.BaseDim, c.ZDim, c.NumResBlocks, c.DimMult)
+	if n := len(c.DimMult); n < 1 || n > 10 {
+		return fmt.Errorf("dim_mult %v: expected 1 to 10 levels", c.DimMult)
 	}
 	for _, u := range c.DimMult {
 		if u < 1 || u > nn.MaxDim/c.BaseDim || u*c.BaseDim < 2 {

@@ -1,7 +1,6 @@
 package vae
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -19,9 +18,9 @@ type TinyConfig struct {
 	NumDecoderBlocks        []int   `json:"num_decoder_blocks"`
 	ActFn                   string  `json:"act_fn"`
 	UpsampleFn              string  `json:"upsample_fn"`
-	LatentChannels          int     `json:"latent_channels"`
+	LatentChannels          int     `json:"latent_channels" size:"1"`
 	UpsamplingScalingFactor int     `json:"upsampling_scaling_factor"`
-	ScalingFactor           float64 `json:"scaling_factor"`
+	ScalingFactor           float64 `json:"scaling_factor" number:"nonzero"`
 	ShiftFactor             float64 `json:"shift_factor"`
 
 	// UseMidblockGN adds a normalised branch to the blocks with the lowest resolution, and PatchSize 2
@@ -43,7 +42,9 @@ func DefaultTinyConfig() TinyConfig {
 // Validate returns an error if the model cannot be run with the config. A config with empty lists for
 // the encoder is that of a decoder alone.
 func (c *TinyConfig) Validate() error {
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.InChannels != 3 || c.OutChannels != 3:
 		return fmt.Errorf("in_channels %d and out_channels %d, expected 3", c.InChannels, c.OutChannels)
 	case c.ActFn != "relu":
@@ -51,10 +52,6 @@ func (c *TinyConfig) Validate() error {
 	case c.UpsampleFn != "nearest" || c.UpsamplingScalingFactor != 2:
 		return fmt.Errorf("upsample_fn %q and upsampling_scaling_factor %d, expected nearest and 2",
 			c.UpsampleFn, c.UpsamplingScalingFactor)
-	case c.LatentChannels < 1 || c.LatentChannels > nn.MaxDim:
-		return fmt.Errorf("latent_channels %d, expected 1 to %d", c.LatentChannels, nn.MaxDim)
-	case c.ScalingFactor == 0:
-		return errors.New("scaling_factor 0")
 	case c.PatchSize != 1 && c.PatchSize != patch:
 		return fmt.Errorf("patch_size %d, expected 1 or %d", c.PatchSize, patch)
 	}

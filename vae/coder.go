@@ -17,31 +17,34 @@ type CoderConfig struct {
 	DownBlockTypes       []string `json:"down_block_types"`
 	UpBlockTypes         []string `json:"up_block_types"`
 	BlockOutChannels     []int    `json:"block_out_channels"`
-	LayersPerBlock       int      `json:"layers_per_block"`
+	LayersPerBlock       int      `json:"layers_per_block" layers:"1"`
 	ActFn                string   `json:"act_fn"`
-	LatentChannels       int      `json:"latent_channels"`
-	NormNumGroups        int      `json:"norm_num_groups"`
+	LatentChannels       int      `json:"latent_channels" size:"1"`
+	NormNumGroups        int      `json:"norm_num_groups" size:"1"`
 	UseQuantConv         bool     `json:"use_quant_conv"`
 	UsePostQuantConv     bool     `json:"use_post_quant_conv"`
 	MidBlockAddAttention bool     `json:"mid_block_add_attention"`
 }
 
-// validate returns an error if the model cannot be run. decoder has the widths of the
+// validate returns an error if the model of a whole config cannot be run. decoder has the widths of the
 // decoder's blocks.
-func (c *CoderConfig) validate(decoder []int) error {
+func (c *CoderConfig) validate(whole any, decoder []int) error {
 	if c.InChannels != 3 || c.OutChannels != 3 {
 		return fmt.Errorf("in_channels %d and out_channels %d, expected 3", c.InChannels, c.OutChannels)
 	}
-	if c.LayersPerBlock < 1 || c.LatentChannels < 1 || c.NormNumGroups < 1 || len(c.BlockOutChannels) == 0 {
-		return errors.New("layers_per_block, latent_channels, norm_num_groups and block_out_channels must be positive")
+	if err := nn.CheckConfig(whole); err != nil {
+		return err
+	}
+	if len(c.BlockOutChannels) == 0 {
+		return errors.New("block_out_channels []: expected the channels of each level")
 	}
 	if len(decoder) != len(c.BlockOutChannels) {
 		return fmt.Errorf("decoder_block_out_channels %v, expected as many as block_out_channels %v", decoder, c.BlockOutChannels)
 	}
 	for i, widths := range [][]int{c.BlockOutChannels, decoder} {
 		name := []string{"block_out_channels", "decoder_block_out_channels"}[i]
-		if c.LayersPerBlock > nn.MaxLayers || c.LatentChannels > nn.MaxDim || len(widths) > 10 || slices.Max(widths) > nn.MaxDim {
-			return fmt.Errorf("layers_per_block %d, latent_channels %d, %s %v: too large", c.LayersPerBlock, c.LatentChannels, name, widths)
+		if len(widths) > 10 || slices.Max(widths) > nn.MaxDim {
+			return fmt.Errorf("%s %v: too large", name, widths)
 		}
 		for _, channels := range widths {
 			if channels < 1 || channels%c.NormNumGroups != 0 {

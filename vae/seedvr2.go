@@ -14,7 +14,7 @@ import (
 type SeedVR2Config struct {
 	CoderConfig
 	TemporalScaleNum int     `json:"temporal_scale_num"` // levels that halve the number of frames too
-	ScalingFactor    float64 `json:"scaling_factor"`
+	ScalingFactor    float64 `json:"scaling_factor" number:"nonzero"`
 }
 
 // DefaultSeedVR2Config returns the published config.
@@ -28,7 +28,7 @@ func DefaultSeedVR2Config() SeedVR2Config {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *SeedVR2Config) Validate() error {
-	if err := c.validate(c.BlockOutChannels); err != nil {
+	if err := c.validate(c, c.BlockOutChannels); err != nil {
 		return err
 	}
 	switch most := len(c.BlockOutChannels) - 1; {
@@ -36,8 +36,6 @@ func (c *SeedVR2Config) Validate() error {
 		return fmt.Errorf("temporal_scale_num %d, expected 0 to %d for block_out_channels %v", c.TemporalScaleNum, most, c.BlockOutChannels)
 	case c.UseQuantConv || c.UsePostQuantConv:
 		return errors.New("use_quant_conv or use_post_quant_conv true, expected false")
-	case c.ScalingFactor == 0:
-		return errors.New("scaling_factor 0")
 	}
 	return nil
 }
