@@ -1,6 +1,7 @@
 package textenc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -167,10 +168,7 @@ func newAnimaAttention(c AnimaConfig, context int) *animaAttention {
 
 // Forward takes x [1, L, dim] and source [1, S, context], nil for attention to x itself.
 func (a *animaAttention) Forward(x, source *mlx.Array, target, from nn.Rope) *mlx.Array {
-	context := x
-	if source != nil {
-		context = source
-	}
+	context := cmp.Or(source, x)
 	q := a.QNorm.Forward(nn.SplitHeads(a.QProj.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.KNorm.Forward(nn.SplitHeads(a.KProj.Forward(context), a.heads)).Transpose(0, 2, 1, 3)
 	o := nn.AttentionOptions{LengthFirst: true, Rotate: target.HalfSplit, RotateK: from.HalfSplit}

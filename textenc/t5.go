@@ -1,6 +1,7 @@
 package textenc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -148,16 +149,13 @@ type t5Block struct {
 
 func newT5Block(c T5Config) *t5Block {
 	inner := c.NumHeads * c.DKV
-	ff := &t5LayerFF{LayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon)}
-	wo := nn.NewLinear(c.DFF, c.DModel, false)
+	in := func() *nn.Linear { return nn.NewLinear(c.DModel, c.DFF, false) }
+	dense := &t5Dense{WO: nn.NewLinear(c.DFF, c.DModel, false), Act: &nn.Activation{Func: (*mlx.Array).GELUTanh}}
 	if c.gated() {
-		ff.DenseReluDense = &t5DenseGatedActDense{
-			WI0: nn.NewLinear(c.DModel, c.DFF, false), WI1: nn.NewLinear(c.DModel, c.DFF, false), WO: wo,
-			Act: &nn.Activation{Func: (*mlx.Array).GELUTanh},
-		}
+		dense.WI0, dense.WI1 = in(), in()
 	} else {
-		relu := func(x *mlx.Array) *mlx.Array { return x.Maximum(mlx.Scalar(0, x.Dtype())) }
-		ff.DenseReluDense = &t5DenseActDense{WI: nn.NewLinear(c.DModel, c.DFF, false), WO: wo, Act: &nn.Activation{Func: relu}}
+		dense.WI = in()
+		dense.Act.Func = func(x *mlx.Array) *mlx.Array { return x.Maximum(mlx.Scalar(0, x.Dtype())) }
 	}
 	return &t5Block{
 		SelfAttention: &t5LayerSelfAttention{
@@ -167,7 +165,7 @@ func newT5Block(c T5Config) *t5Block {
 			},
 			LayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon),
 		},
-		FF: ff,
+		FF: &t5LayerFF{DenseReluDense: dense, LayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon)},
 	}
 }
 
@@ -253,7 +251,7 @@ func relativeBucket(relative, buckets, distance int) int32 {
 // t5LayerFF is T5LayerFF.
 type t5LayerFF struct {
 	nn.Module
-	DenseReluDense nn.Layer    `w:"DenseReluDense"`
+	DenseReluDense *t5Dense    `w:"DenseReluDense"`
 	LayerNorm      *nn.RMSNorm `w:"layer_norm"`
 }
 
@@ -261,27 +259,20 @@ func (l *t5LayerFF) Forward(x *mlx.Array) *mlx.Array {
 	return l.Tap(x.Add(l.DenseReluDense.Forward(l.LayerNorm.Forward(x))), x)
 }
 
-// t5DenseGatedActDense is T5DenseGatedActDense: wo(act(wi_0 x)·wi_1 x).
-type t5DenseGatedActDense struct {
+// t5Dense is T5DenseGatedActDense, wo(act(wi_0 x)·wi_1 x), or T5DenseActDense of the first T5, wo(act(wi x)).
+type t5Dense struct {
 	nn.Module
+	WI  *nn.Linear     `w:"wi"`
 	WI0 *nn.Linear     `w:"wi_0"`
 	WI1 *nn.Linear     `w:"wi_1"`
 	WO  *nn.Linear     `w:"wo"`
 	Act *nn.Activation `w:"act"`
 }
 
-func (d *t5DenseGatedActDense) Forward(x *mlx.Array) *mlx.Array {
-	return d.Tap(d.WO.Forward(d.Act.Forward(d.WI0.Forward(x)).Mul(d.WI1.Forward(x))), x)
-}
-
-// t5DenseActDense is T5DenseActDense, of the first T5: wo(act(wi x)).
-type t5DenseActDense struct {
-	nn.Module
-	WI  *nn.Linear     `w:"wi"`
-	WO  *nn.Linear     `w:"wo"`
-	Act *nn.Activation `w:"act"`
-}
-
-func (d *t5DenseActDense) Forward(x *mlx.Array) *mlx.Array {
-	return d.Tap(d.WO.Forward(d.Act.Forward(d.WI.Forward(x))), x)
+func (d *t5Dense) Forward(x *mlx.Array) *mlx.Array {
+	y := d.Act.Forward(cmp.Or(d.WI0, d.WI).Forward(x))
+	if d.WI1 != nil {
+		y = y.Mul(d.WI1.Forward(x))
+	}
+	return d.Tap(d.WO.Forward(y), x)
 }
