@@ -63,9 +63,8 @@ func newQwen25VLVision(c Qwen25VLVisionConfig) *qwen25VLVision {
 	return m
 }
 
-// Forward returns the features [n, out_hidden_size] of checked images in dtype, one image
-// after the other.
-func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Array {
+// Forward implements visionEncoder.
+func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) (features *mlx.Array, deepstack []*mlx.Array) {
 	c, pixels := m.config, pixelsOf(images)
 	w := newWindows(images, c.SpatialMergeSize, c.windowCells())
 	x := m.PatchEmbed.Forward(pixels, dtype).TakeRows(w.patches)
@@ -85,9 +84,9 @@ func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Arr
 			x = b.Forward(x, byWindow, dtype)
 		}
 	}
-	features := m.Merger.Forward(x, dtype).TakeRows(inverse(w.cells))
+	features = m.Merger.Forward(x, dtype).TakeRows(inverse(w.cells))
 	_, features = m.Tap2(x, features, pixels, gridsOf(images)) // a hook's replacement of x has no effect
-	return features
+	return features, nil
 }
 
 // windows describe the vision encoder's order of patches: window by window. Windows at

@@ -191,7 +191,7 @@ func TestQwen3VLFloat16(t *testing.T) {
 				return nil, nil
 			}}
 			m := openQwen3VL(t, folder, true, how{dtype: dtype, points: points})
-			text, vision := m.LanguageModel.Layers[0].MLP, m.Visual.Blocks[0].MLP.(*textenc.Qwen3VisionMLP)
+			text, vision := m.LanguageModel.Layers[0].MLP, m.Visual.(*textenc.Qwen3Vision).Blocks[0].MLP.(*textenc.Qwen3VisionMLP)
 			for _, l := range []*nn.Linear{text.GateProj, text.UpProj, vision.FC1, vision.FC2} {
 				w := &l.Weight
 				w.Array = w.Times(gain)

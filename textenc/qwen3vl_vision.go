@@ -86,8 +86,7 @@ func newQwen3VLVision(c Qwen3VLVisionConfig) *qwen3VLVision {
 	return m
 }
 
-// Forward returns the features [n, out_hidden_size] of checked images in dtype, one image
-// after the other, and those that are added after the first layers of the language model.
+// Forward implements visionEncoder.
 func (m *qwen3VLVision) Forward(images []VisionInput, dtype mlx.Dtype) (features *mlx.Array, deepstack []*mlx.Array) {
 	c, pixels := m.config, pixelsOf(images)
 	x := m.PatchEmbed.Forward(pixels, dtype)
