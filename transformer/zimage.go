@@ -146,19 +146,14 @@ func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 	size := m.Config.AllPatchSize[0]
 	s := &ZImageSequence{h: height / size, w: width / size, caption: caption}
 	s.image = s.h * s.w
-	captionPadded := padTo(caption, zimageSeqMultiple)
+	captionPadded := padded(caption)
 	var positions [][]int
 	for k := range captionPadded {
 		positions = append(positions, []int{1 + k, 0, 0})
 	}
 	s.captionRope = nn.NewRope(positions, m.Config.AxesDims, m.Config.RopeTheta)
-	positions = nil
-	for y := range s.h {
-		for x := range s.w {
-			positions = append(positions, []int{captionPadded + 1, y, x})
-		}
-	}
-	for len(positions) < padTo(s.image, zimageSeqMultiple) {
+	positions = appendGrid(nil, s.h, s.w, captionPadded+1, 3)
+	for len(positions) < padded(s.image) {
 		positions = append(positions, []int{0, 0, 0})
 	}
 	s.imageRope = nn.NewRope(positions, m.Config.AxesDims, m.Config.RopeTheta)
@@ -170,7 +165,7 @@ func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 // of tokens are too large for the model.
 func (m *ZImage) Fits(height, width, caption int) error {
 	size := m.Config.AllPatchSize[0]
-	for axis, need := range []int{padTo(caption, zimageSeqMultiple) + 2, height / size, width / size} {
+	for axis, need := range []int{padded(caption) + 2, height / size, width / size} {
 		if most := m.Config.AxesLens[axis]; need > most {
 			return fmt.Errorf("the %s has %d positions, expected at most %d", []string{"prompt", "height", "width"}[axis], need, most)
 		}
@@ -191,7 +186,7 @@ func (m *ZImage) Timestep(t float32) *mlx.Array {
 func (m *ZImage) Pass(in Inputs, s *ZImageSequence) Pass {
 	temb := m.TEmbedder.Forward(in.Timestep.AsType(in.Latents.Dtype()))
 	p := &zimagePass{ZImage: m, s: s, latents: in.Latents, caption: in.Text, temb: temb}
-	p.shares = nn.NewShares(s.group, padTo(s.image, zimageSeqMultiple), padTo(s.caption, zimageSeqMultiple))
+	p.shares = nn.NewShares(s.group, padded(s.image), padded(s.caption))
 	return m.inStages(p)
 }
 
@@ -294,7 +289,7 @@ func (m *ZImage) unpatchify(x *mlx.Array, s *ZImageSequence) *mlx.Array {
 // the repeated last token at first, so that a hook sees equal inputs of the module.)
 func padTokens(tokens *mlx.Array, embed nn.Layer, pad nn.Param) *mlx.Array {
 	n := tokens.Dim(0)
-	padding := padTo(n, zimageSeqMultiple) - n
+	padding := padded(n) - n
 	if padding > 0 {
 		last := tokens.Slice(0, n-1, n).BroadcastTo(padding, tokens.Dim(1))
 		tokens = mlx.Concat(0, tokens, last)
@@ -307,7 +302,8 @@ func padTokens(tokens *mlx.Array, embed nn.Layer, pad nn.Param) *mlx.Array {
 	return x.ExpandDims(0)
 }
 
-func padTo(n, multiple int) int { return (n + multiple - 1) / multiple * multiple }
+// padded returns the next multiple of zimageSeqMultiple.
+func padded(n int) int { return (n + zimageSeqMultiple - 1) / zimageSeqMultiple * zimageSeqMultiple }
 
 // zimageTimestep is TimestepEmbedder.
 type zimageTimestep struct {
