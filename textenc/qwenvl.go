@@ -93,7 +93,7 @@ type qwenVLInput struct {
 // A visionEncoder is the vision encoder of a model.
 type visionEncoder interface {
 	// Forward returns the features [n, out_hidden_size] of checked images in dtype, one image after the other, and
-	// those that are added after the first layers of the language model, nil if there are none.
+	// those that are added after the first layers of the language model, nil without any.
 	Forward(images []VisionInput, dtype mlx.Dtype) (features *mlx.Array, deepstack []*mlx.Array)
 }
 

@@ -110,6 +110,10 @@ type FluxSequence struct {
 // even. The text is at (0, 0, 0), the patch in row y and column x at (0, y, x), and
 // that of reference r, from 0, at (1+r, y, x).
 func (m *Flux) Sequence(height, width, text int, references ...[2]int) (*FluxSequence, error) {
+	return newFluxSequence(height, width, text, references, m.Config.AxesDimsRope, fluxTheta)
+}
+
+func newFluxSequence(height, width, text int, references [][2]int, axes []int, theta float64) (*FluxSequence, error) {
 	s := &FluxSequence{h: height / 2, w: width / 2, text: text}
 	positions := make([][]int, text)
 	for i := range positions {
@@ -121,8 +125,7 @@ func (m *Flux) Sequence(height, width, text int, references ...[2]int) (*FluxSeq
 		}
 		positions = appendGrid(positions, size[0]/2, size[1]/2, i, 3)
 	}
-	s.positions = positionArray(positions)
-	s.rope = nn.NewFluxRope(positions, m.Config.AxesDimsRope, fluxTheta)
+	s.positions, s.rope = positionArray(positions), nn.NewFluxRope(positions, axes, theta)
 	return s, nil
 }
 

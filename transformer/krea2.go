@@ -116,30 +116,10 @@ func NewKrea2(c Krea2Config) *Krea2 {
 	return m
 }
 
-// Krea2Sequence is the layout of an image size with a number of text tokens. It is the same for all
-// steps.
-type Krea2Sequence struct {
-	shared
-	h, w, text int // size in patches, and tokens
-	rope       nn.Rope
-	positions  *mlx.Array
-}
-
 // Sequence lays out latents of height×width, both even, with a text of the given number of tokens.
 // The text is at (0, 0, 0), and the patch in row y and column x at (0, y, x).
-func (m *Krea2) Sequence(height, width, text int) (*Krea2Sequence, error) {
-	if height < 2 || width < 2 || height%2 != 0 || width%2 != 0 {
-		return nil, fmt.Errorf("latents of %d×%d: expected even sides", height, width)
-	}
-	s := &Krea2Sequence{h: height / 2, w: width / 2, text: text}
-	positions := make([][]int, text)
-	for i := range positions {
-		positions[i] = make([]int, 3)
-	}
-	positions = appendGrid(positions, s.h, s.w, 0, 3)
-	s.positions = positionArray(positions)
-	s.rope = nn.NewFluxRope(positions, m.Config.AxesDimsRope, m.Config.RopeTheta)
-	return s, nil
+func (m *Krea2) Sequence(height, width, text int) (*FluxSequence, error) {
+	return newFluxSequence(height, width, text, nil, m.Config.AxesDimsRope, m.Config.RopeTheta)
 }
 
 // Timestep is the sinusoidal embedding [1, timestep_embed_dim] that Forward takes, for a time t from
@@ -151,7 +131,7 @@ func (m *Krea2) Timestep(t float32) *mlx.Array {
 // Pass returns the forward pass, whose output is the velocity [B, C, H, W] of latents. Text are hidden states of the text
 // encoder [B, T, num_text_layers, text_hidden_dim], whose fusion belongs to the embedding, or the result of
 // [Krea2.FuseText] for them. It computes in the dtype of the latents, in float16 with float32 residual streams.
-func (m *Krea2) Pass(in Inputs, s *Krea2Sequence) Pass {
+func (m *Krea2) Pass(in Inputs, s *FluxSequence) Pass {
 	p := &krea2Pass{Krea2: m, s: s, tokens: Pack(in.Latents), text: in.Text}
 	p.shares = nn.NewShares(s.group, s.text, s.h*s.w)
 	p.temb = m.TimeEmbed.Forward(in.Timestep.AsType(in.Latents.Dtype()))
@@ -161,7 +141,7 @@ func (m *Krea2) Pass(in Inputs, s *Krea2Sequence) Pass {
 
 type krea2Pass struct {
 	*Krea2
-	s                *Krea2Sequence
+	s                *FluxSequence
 	tokens, text     *mlx.Array
 	temb, modulation *mlx.Array // [1, 1, dim] and [1, 1, 6·dim]
 	shares           *nn.Shares // of text and image
