@@ -229,17 +229,17 @@ func Drain() {
 // Floats evaluates the array and copies its elements as float32, in row-major
 // order whatever its strides.
 func (a *Array) Floats() []float32 {
-	return copyOut[float32](a, Float32)
+	return copyOut[float32](a, Float32, a.Size())
 }
 
 // Int32s is [Array.Floats] for int32.
 func (a *Array) Int32s() []int32 {
-	return copyOut[int32](a, Int32)
+	return copyOut[int32](a, Int32, a.Size())
 }
 
 // Uint8s is [Array.Floats] for uint8.
 func (a *Array) Uint8s() []uint8 {
-	return copyOut[uint8](a, Uint8)
+	return copyOut[uint8](a, Uint8, a.Size())
 }
 
 // ReadUint8s copies the elements of an array in row-major order that is not empty to dst, which has room for them, and
@@ -259,9 +259,9 @@ func (a *Array) Item() float32 {
 	return a.Floats()[0]
 }
 
-// copyOut copies the elements in a dtype.
-func copyOut[T any](a *Array, dtype Dtype) []T {
-	out := make([]T, a.Size())
+// copyOut copies the elements in a dtype, as n values of T.
+func copyOut[T any](a *Array, dtype Dtype, n int) []T {
+	out := make([]T, n)
 	if len(out) == 0 { // MLX's CUDA build crashes in Contiguous without elements
 		Eval(a)
 		return out

@@ -1,10 +1,6 @@
 package mlx
 
-import (
-	"unsafe"
-
-	"github.com/gomflux/gomflux/mlx/internal/mlxc"
-)
+import "unsafe"
 
 // ItemSize is the size of an element in bytes.
 func (d Dtype) ItemSize() int {
@@ -21,19 +17,7 @@ func (d Dtype) ItemSize() int {
 
 // Bytes evaluates the array and returns a copy of its elements' bytes, in row-major
 // order whatever its strides.
-func (a *Array) Bytes() []byte {
-	size := a.Dtype().ItemSize()
-	if a.Size() == 0 { // as in copyOut
-		Eval(a)
-		return []byte{}
-	}
-	pushScope()
-	row := a.inOrder()
-	out := make([]byte, size*row.Size())
-	copy(out, unsafe.Slice((*byte)(unsafe.Pointer(mlxc.ArrayDataUint8(row.h()))), len(out)))
-	popScope()
-	return out
-}
+func (a *Array) Bytes() []byte { return copyOut[byte](a, a.Dtype(), a.Dtype().ItemSize()*a.Size()) }
 
 // FromBytes copies elements of a dtype, in the form that [Array.Bytes] returns, into
 // an array.

@@ -22,9 +22,7 @@ func (a *Array) RMSNorm(weight *Array, eps float32) *Array {
 	if y := a.rmsNormOnHost(weight, eps); y != nil {
 		return y
 	}
-	var r uintptr
-	check(mlxc.FastRmsNorm(&r, a.h(), handleOrNil(weight), eps, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.FastRmsNorm(r, a.h(), handleOrNil(weight), eps, stream) })
 }
 
 // LayerNorm is (x-mean)·rsqrt(var+eps)·weight+bias over the last axis, with the
@@ -33,9 +31,9 @@ func (a *Array) LayerNorm(weight, bias *Array, eps float32) *Array {
 	if y := a.layerNormOnHost(weight, bias, eps); y != nil {
 		return y
 	}
-	var r uintptr
-	check(mlxc.FastLayerNorm(&r, a.h(), handleOrNil(weight), handleOrNil(bias), eps, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 {
+		return mlxc.FastLayerNorm(r, a.h(), handleOrNil(weight), handleOrNil(bias), eps, stream)
+	})
 }
 
 // Attention is softmax(q·kᵀ·scale + mask)·v for q [B, H, Lq, D] and k, v
@@ -95,7 +93,7 @@ func attention(q, k, v *Array, scale float32, mode string, mask *Array) *Array {
 	if k.Ndim() == 4 && k.Dim(1) == 0 {
 		raise("attention over keys with shape %v, which has no heads", k.Shape()) // MLX divides by them
 	}
-	var r uintptr
-	check(mlxc.FastScaledDotProductAttention(&r, q.h(), k.h(), v.h(), scale, mode, handleOrNil(mask), 0, false, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 {
+		return mlxc.FastScaledDotProductAttention(r, q.h(), k.h(), v.h(), scale, mode, handleOrNil(mask), 0, false, stream)
+	})
 }

@@ -114,9 +114,7 @@ func (g *Group) AllGather(x *Array) *Array {
 	}
 	*g.received += int64((g.Size() - 1) * x.Size() * x.Dtype().ItemSize())
 	if !g.pair() {
-		var r uintptr
-		check(mlxc.DistributedAllGather(&r, x.h(), g.handle, g.stream()))
-		return wrap(r)
+		return result(func(r *uintptr) int32 { return mlxc.DistributedAllGather(r, x.h(), g.handle, g.stream()) })
 	}
 	both := [2]*Array{x, x}
 	both[1-g.at] = g.exchange(x)
@@ -162,9 +160,7 @@ func (g *Group) AllSum(x *Array) *Array {
 	if g.pair() {
 		return x.Add(g.exchange(x))
 	}
-	var r uintptr
-	check(mlxc.DistributedAllSum(&r, x.h(), g.handle, g.stream()))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.DistributedAllSum(r, x.h(), g.handle, g.stream()) })
 }
 
 // After returns the array, which is computed after another array. The members of a group compute their

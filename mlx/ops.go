@@ -14,18 +14,27 @@ var stream uintptr
 type (
 	unaryOp  = func(res *uintptr, a, s uintptr) int32
 	binaryOp = func(res *uintptr, a, b, s uintptr) int32
+	intsOp   = func(res *uintptr, a uintptr, ints *int32, n, s uintptr) int32
 )
 
-func (a *Array) unary(op unaryOp) *Array {
+// result returns the array that an operation makes.
+func result(op func(r *uintptr) int32) *Array {
 	var r uintptr
-	check(op(&r, a.h(), stream))
+	check(op(&r))
 	return wrap(r)
 }
 
+func (a *Array) unary(op unaryOp) *Array {
+	return result(func(r *uintptr) int32 { return op(r, a.h(), stream) })
+}
+
 func (a *Array) binary(op binaryOp, b *Array) *Array {
-	var r uintptr
-	check(op(&r, a.h(), b.h(), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return op(r, a.h(), b.h(), stream) })
+}
+
+func (a *Array) withInts(op intsOp, ints []int) *Array {
+	c, n := cInts(ints)
+	return result(func(r *uintptr) int32 { return op(r, a.h(), c, n, stream) })
 }
 
 // Element by element, with broadcasting.
@@ -108,23 +117,19 @@ func (a *Array) QuickGELU() *Array {
 
 // Round rounds half to even.
 func (a *Array) Round() *Array {
-	var r uintptr
-	check(mlxc.Round(&r, a.h(), 0, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Round(r, a.h(), 0, stream) })
 }
 
 // Clip clamps every element to [lo, hi].
 func (a *Array) Clip(lo, hi float64) *Array {
-	var r uintptr
-	check(mlxc.Clip(&r, a.h(), Scalar(lo, a.Dtype()).h(), Scalar(hi, a.Dtype()).h(), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 {
+		return mlxc.Clip(r, a.h(), Scalar(lo, a.Dtype()).h(), Scalar(hi, a.Dtype()).h(), stream)
+	})
 }
 
 // Where selects elements of x where cond is true, and of y elsewhere.
 func Where(cond, x, y *Array) *Array {
-	var r uintptr
-	check(mlxc.Where(&r, cond.h(), x.h(), y.h(), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Where(r, cond.h(), x.h(), y.h(), stream) })
 }
 
 // AsType converts the elements to dtype. It returns a itself if that is its dtype.
@@ -132,9 +137,7 @@ func (a *Array) AsType(dtype Dtype) *Array {
 	if a.Dtype() == dtype {
 		return a
 	}
-	var r uintptr
-	check(mlxc.Astype(&r, a.h(), int32(dtype), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Astype(r, a.h(), int32(dtype), stream) })
 }
 
 // Products.
@@ -144,9 +147,7 @@ func (a *Array) Matmul(b *Array) *Array { return a.binary(mlxc.Matmul, b) }
 
 // Addmm is c + a·b.
 func Addmm(c, a, b *Array) *Array {
-	var r uintptr
-	check(mlxc.Addmm(&r, c.h(), a.h(), b.h(), 1, 1, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Addmm(r, c.h(), a.h(), b.h(), 1, 1, stream) })
 }
 
 // Conv2d convolves x [N, H, W, Cin] with weight [Cout, kH, kW, Cin], without
@@ -161,10 +162,10 @@ func (a *Array) GroupedConv2d(weight *Array, stride, padding, groups int) *Array
 	if y := a.convOnHost(weight, nil, nil, stride, padding, groups); y != nil {
 		return y
 	}
-	var r uintptr
 	s, p := int32(stride), int32(padding)
-	check(mlxc.Conv2d(&r, a.h(), weight.h(), s, s, p, p, 1, 1, int32(groups), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 {
+		return mlxc.Conv2d(r, a.h(), weight.h(), s, s, p, p, 1, 1, int32(groups), stream)
+	})
 }
 
 // BiasedConv2d is [Array.GroupedConv2d] with a bias [Cout], which may be nil.
@@ -190,9 +191,7 @@ func (a *Array) LeakyConv2d(weight, bias, slope *Array, padding int) *Array {
 // Conv3d convolves x [N, D, H, W, Cin] with weight [Cout, kD, kH, kW, Cin] in steps
 // of 1, without padding and bias.
 func (a *Array) Conv3d(weight *Array) *Array {
-	var r uintptr
-	check(mlxc.Conv3d(&r, a.h(), weight.h(), 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Conv3d(r, a.h(), weight.h(), 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, stream) })
 }
 
 // Reductions. MLX's CPU backend loses accuracy in reductions over many elements, so
@@ -200,41 +199,33 @@ func (a *Array) Conv3d(weight *Array) *Array {
 
 type reduceOp = func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
 
-func (a *Array) reduce(op reduceOp, axis int, keepdims bool) *Array {
-	var r uintptr
-	check(op(&r, a.h(), int32(a.axis(axis)), keepdims, stream))
-	return wrap(r)
+func (a *Array) reduce(op reduceOp, axis int) *Array {
+	return result(func(r *uintptr) int32 { return op(r, a.h(), int32(a.axis(axis)), true, stream) })
 }
 
 // Mean, Sum and Max reduce one axis, which stays as size 1.
-func (a *Array) Mean(axis int) *Array { return a.reduce(mlxc.MeanAxis, axis, true) }
-func (a *Array) Sum(axis int) *Array  { return a.reduce(mlxc.SumAxis, axis, true) }
-func (a *Array) Max(axis int) *Array  { return a.reduce(mlxc.MaxAxis, axis, true) }
-func (a *Array) Min(axis int) *Array  { return a.reduce(mlxc.MinAxis, axis, true) }
+func (a *Array) Mean(axis int) *Array { return a.reduce(mlxc.MeanAxis, axis) }
+func (a *Array) Sum(axis int) *Array  { return a.reduce(mlxc.SumAxis, axis) }
+func (a *Array) Max(axis int) *Array  { return a.reduce(mlxc.MaxAxis, axis) }
+func (a *Array) Min(axis int) *Array  { return a.reduce(mlxc.MinAxis, axis) }
 
 // Argmax returns the indices of the largest elements of one axis, which stays as size 1.
-func (a *Array) Argmax(axis int) *Array { return a.reduce(mlxc.ArgmaxAxis, axis, true) }
+func (a *Array) Argmax(axis int) *Array { return a.reduce(mlxc.ArgmaxAxis, axis) }
 
 // Sort returns the elements of the last axis in ascending order.
 func (a *Array) Sort() *Array {
-	var r uintptr
-	check(mlxc.SortAxis(&r, a.h(), -1, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.SortAxis(r, a.h(), -1, stream) })
 }
 
 // CumulativeSum returns the sums of each element of the last axis and those before it.
 func (a *Array) CumulativeSum() *Array {
-	var r uintptr
 	const sameDtype = 0 // an optional without a value
-	check(mlxc.CumsumAxis(&r, a.h(), -1, false, true, sameDtype, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.CumsumAxis(r, a.h(), -1, false, true, sameDtype, stream) })
 }
 
 // All is true if every element is.
 func (a *Array) All() bool {
-	var r uintptr
-	check(mlxc.All(&r, a.h(), false, stream))
-	return wrap(r).Uint8s()[0] != 0
+	return result(func(r *uintptr) int32 { return mlxc.All(r, a.h(), false, stream) }).Uint8s()[0] != 0
 }
 
 // AllFinite reports whether no element is NaN or infinite. It is true for dtypes of whole
@@ -258,103 +249,68 @@ func (a *Array) Softmax() *Array {
 // LazySoftmax is Softmax for results that are rarely needed: it computes nothing before the result
 // is evaluated, on any device.
 func (a *Array) LazySoftmax() *Array {
-	var r uintptr
-	check(mlxc.SoftmaxAxis(&r, a.h(), -1, true, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.SoftmaxAxis(r, a.h(), -1, true, stream) })
 }
 
 // Shapes.
 
 // Reshape returns the elements in another shape. One size may be -1, to be inferred.
-func (a *Array) Reshape(shape ...int) *Array {
-	var r uintptr
-	dims, n := cInts(shape)
-	check(mlxc.Reshape(&r, a.h(), dims, n, stream))
-	return wrap(r)
-}
+func (a *Array) Reshape(shape ...int) *Array { return a.withInts(mlxc.Reshape, shape) }
 
 // Transpose permutes the axes.
-func (a *Array) Transpose(axes ...int) *Array {
-	var r uintptr
-	dims, n := cInts(axes)
-	check(mlxc.TransposeAxes(&r, a.h(), dims, n, stream))
-	return wrap(r)
-}
+func (a *Array) Transpose(axes ...int) *Array { return a.withInts(mlxc.TransposeAxes, axes) }
 
 // T swaps the last two axes.
 func (a *Array) T() *Array {
-	var r uintptr
-	check(mlxc.Swapaxes(&r, a.h(), -1, -2, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Swapaxes(r, a.h(), -1, -2, stream) })
 }
 
 // ExpandDims inserts an axis of size 1 at axis.
 func (a *Array) ExpandDims(axis int) *Array {
-	var r uintptr
-	check(mlxc.ExpandDims(&r, a.h(), int32(axis), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.ExpandDims(r, a.h(), int32(axis), stream) })
 }
 
 // Squeeze removes an axis of size 1.
 func (a *Array) Squeeze(axis int) *Array {
-	var r uintptr
-	check(mlxc.SqueezeAxis(&r, a.h(), int32(a.axis(axis)), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.SqueezeAxis(r, a.h(), int32(a.axis(axis)), stream) })
 }
 
 // BroadcastTo repeats axes of size 1, without copying.
-func (a *Array) BroadcastTo(shape ...int) *Array {
-	var r uintptr
-	dims, n := cInts(shape)
-	check(mlxc.BroadcastTo(&r, a.h(), dims, n, stream))
-	return wrap(r)
-}
+func (a *Array) BroadcastTo(shape ...int) *Array { return a.withInts(mlxc.BroadcastTo, shape) }
 
 // Contiguous returns the array in row-major order in memory.
 func (a *Array) Contiguous() *Array {
-	var r uintptr
-	check(mlxc.Contiguous(&r, a.h(), false, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Contiguous(r, a.h(), false, stream) })
 }
 
 // Slice returns [start, stop) of one axis. It checks the bounds, which MLX would clip
 // silently.
 func (a *Array) Slice(axis, start, stop int) *Array {
-	lo, hi, step := a.bounds(axis, start, stop)
-	var r uintptr
-	l, n := cInts(lo)
-	h, _ := cInts(hi)
-	s, _ := cInts(step)
-	check(mlxc.Slice(&r, a.h(), l, n, h, n, s, n, stream))
-	return wrap(r)
+	lo, hi, step, n := a.bounds(axis, start, stop)
+	return result(func(r *uintptr) int32 { return mlxc.Slice(r, a.h(), lo, n, hi, n, step, n, stream) })
 }
 
 // SliceUpdate replaces [start, start+size) of one axis by x, where size is that of x. MLX
 // does it in place if nothing else refers to the array; for that, free the array before
 // the result is evaluated.
 func (a *Array) SliceUpdate(axis, start int, x *Array) *Array {
-	lo, hi, step := a.bounds(axis, start, start+x.Dim(axis))
-	var r uintptr
-	l, n := cInts(lo)
-	h, _ := cInts(hi)
-	s, _ := cInts(step)
-	check(mlxc.SliceUpdate(&r, a.h(), x.h(), l, n, h, n, s, n, stream))
-	return wrap(r)
+	lo, hi, step, n := a.bounds(axis, start, start+x.Dim(axis))
+	return result(func(r *uintptr) int32 { return mlxc.SliceUpdate(r, a.h(), x.h(), lo, n, hi, n, step, n, stream) })
 }
 
-// bounds returns the corners and steps of a slice of one axis.
-func (a *Array) bounds(axis, start, stop int) (lo, hi, step []int) {
+// bounds returns the corners and steps of a slice of one axis, which have n numbers.
+func (a *Array) bounds(axis, start, stop int) (lo, hi, step *int32, n uintptr) {
 	axis = a.axis(axis)
 	shape := a.Shape()
 	if start < 0 || stop < start || stop > shape[axis] {
 		raise("slice [%d:%d] of axis %d of an array with shape %v", start, stop, axis, shape)
 	}
-	lo, hi, step = make([]int, len(shape)), slices.Clone(shape), make([]int, len(shape))
-	lo[axis], hi[axis] = start, stop
-	for i := range step {
-		step[i] = 1
-	}
-	return lo, hi, step
+	first := make([]int, len(shape))
+	first[axis], shape[axis] = start, stop
+	lo, n = cInts(first)
+	hi, _ = cInts(shape)
+	step, _ = cInts(slices.Repeat([]int{1}, len(shape)))
+	return lo, hi, step, n
 }
 
 // Split splits an axis into n equal parts.
@@ -369,9 +325,7 @@ func (a *Array) Split(n, axis int) []*Array {
 func Concat(axis int, arrays ...*Array) *Array {
 	v := newVector(arrays)
 	defer mlxc.VectorArrayFree(v)
-	var r uintptr
-	check(mlxc.ConcatenateAxis(&r, v, int32(axis), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.ConcatenateAxis(r, v, int32(axis), stream) })
 }
 
 // Pad adds constant elements at the start and end of each axis. low and high have their
@@ -384,12 +338,12 @@ func (a *Array) Pad(low, high []int, value float64) *Array {
 	for i := range axes {
 		axes[i] = i
 	}
-	var r uintptr
 	ax, n := cInts(axes)
 	lo, _ := cInts(low)
 	hi, _ := cInts(high)
-	check(mlxc.Pad(&r, a.h(), ax, n, lo, n, hi, n, Scalar(value, a.Dtype()).h(), "constant", stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 {
+		return mlxc.Pad(r, a.h(), ax, n, lo, n, hi, n, Scalar(value, a.Dtype()).h(), "constant", stream)
+	})
 }
 
 // TakeRows selects rows of the first axis by index.
@@ -408,9 +362,9 @@ func (a *Array) Take(axis int, indices []int32) *Array {
 			raise("%s (number %d asked for) of an array with shape %v", what, i, a.Shape())
 		}
 	}
-	var r uintptr
-	check(mlxc.TakeAxis(&r, a.h(), FromInt32(indices).h(), int32(a.axis(axis)), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 {
+		return mlxc.TakeAxis(r, a.h(), FromInt32(indices).h(), int32(a.axis(axis)), stream)
+	})
 }
 
 // Gather selects rows of the first axis by an array of indices of any shape, whose axes replace the
@@ -418,19 +372,15 @@ func (a *Array) Take(axis int, indices []int32) *Array {
 func (a *Array) Gather(indices *Array) *Array {
 	last := Scalar(float64(a.Dim(0)-1), indices.Dtype())
 	safe := indices.Maximum(Scalar(0, indices.Dtype())).Minimum(last)
-	var r uintptr
-	check(mlxc.TakeAxis(&r, a.h(), safe.h(), 0, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.TakeAxis(r, a.h(), safe.h(), 0, stream) })
 }
 
 // Making arrays.
 
 // Full returns an array with the same value everywhere.
 func Full(value float64, dtype Dtype, shape ...int) *Array {
-	var r uintptr
 	dims, n := cInts(shape)
-	check(mlxc.Full(&r, dims, n, Scalar(value, dtype).h(), int32(dtype), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Full(r, dims, n, Scalar(value, dtype).h(), int32(dtype), stream) })
 }
 
 // Zeros returns an array of zeros.
@@ -438,7 +388,5 @@ func Zeros(dtype Dtype, shape ...int) *Array { return Full(0, dtype, shape...) }
 
 // Arange returns start, start+step, … below stop.
 func Arange(start, stop, step float64, dtype Dtype) *Array {
-	var r uintptr
-	check(mlxc.Arange(&r, start, stop, step, int32(dtype), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.Arange(r, start, stop, step, int32(dtype), stream) })
 }

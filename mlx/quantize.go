@@ -71,18 +71,18 @@ func (q *Quantized) dequantizeGraph(dtype Dtype) *Array {
 	if biases != nil && dtype == Float32 {
 		scales, biases = scales.AsType(dtype), biases.AsType(dtype)
 	}
-	var r uintptr
-	check(mlxc.Dequantize(&r, q.Packed.h(), scales.h(), handleOrNil(biases), someInt(q.Group), someInt(q.Bits), q.Mode, 0,
-		someInt(int(dtype)), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 {
+		return mlxc.Dequantize(r, q.Packed.h(), scales.h(), handleOrNil(biases), someInt(q.Group), someInt(q.Bits), q.Mode, 0,
+			someInt(int(dtype)), stream)
+	})
 }
 
 // MatmulT is x·Qᵀ for x [..., columns].
 func (q *Quantized) MatmulT(x *Array) *Array {
-	var r uintptr
-	check(mlxc.QuantizedMatmul(&r, x.h(), q.Packed.h(), q.Scales.h(), handleOrNil(q.Biases), true, someInt(q.Group), someInt(q.Bits),
-		q.Mode, stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 {
+		return mlxc.QuantizedMatmul(r, x.h(), q.Packed.h(), q.Scales.h(), handleOrNil(q.Biases), true, someInt(q.Group), someInt(q.Bits),
+			q.Mode, stream)
+	})
 }
 
 // TakeRows selects rows of the matrix by index.
@@ -114,16 +114,12 @@ func (q *Quantized) Arrays() []*Array {
 // View reads the bytes of the elements as elements of another dtype. If its size differs, so does the
 // length of the last axis.
 func (a *Array) View(dtype Dtype) *Array {
-	var r uintptr
-	check(mlxc.View(&r, a.h(), int32(dtype), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.View(r, a.h(), int32(dtype), stream) })
 }
 
 // FromFP8 reads bytes as floating-point numbers of 8 bits (E4M3).
 func (a *Array) FromFP8(dtype Dtype) *Array {
-	var r uintptr
-	check(mlxc.FromFp8(&r, a.h(), int32(dtype), stream))
-	return wrap(r)
+	return result(func(r *uintptr) int32 { return mlxc.FromFp8(r, a.h(), int32(dtype), stream) })
 }
 
 // someInt is mlx-c's optional int with a value, a struct that fits one word.

@@ -82,7 +82,7 @@ func (r *Run) replaceValues(name string, values []float32) ([]float32, error) {
 	x := mlx.FromFloat32(values)
 	if overridden {
 		var err error
-		if x, err = override(r.Overrides, name, -1, mlx.Float32, len(values)); err != nil {
+		if x, err = override(r.Overrides, name, mlx.Float32, len(values)); err != nil {
 			return nil, err
 		}
 	}

@@ -60,7 +60,7 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens *family.Tokens, after *mlx.Array) (*mlx.Array, error) {
 	tap := prompt.name + "." + t.Embeds
 	if r.isOverridden(tap, -1) {
-		x, err := override(r.Overrides, tap, -1, r.dtype, t.Shape...)
+		x, err := override(r.Overrides, tap, r.dtype, t.Shape...)
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +151,7 @@ func (r *Run) givenIDs(t *family.PromptEncoding, prompt *prompt, tokens *family.
 	}
 	ids, tap := tokens.IDs, prompt.name+"."+t.IDs
 	if r.isOverridden(tap, -1) {
-		x, err := override(r.Overrides, tap, -1, mlx.Int32, 1, -1)
+		x, err := override(r.Overrides, tap, mlx.Int32, 1, -1)
 		if err != nil {
 			return nil, err
 		}

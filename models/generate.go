@@ -183,7 +183,7 @@ func (r *Run) decodeResult(latents *mlx.Array, index int) ([]*image.NRGBA, error
 		return []*image.NRGBA{img}, err
 	}
 	h, w := r.latentSize(r.Height, r.Width)
-	z, err := override(r.Overrides, "vae.decode.in", -1, r.dtype, append([]int{max(1, r.Layers)}, r.vae.Unscaled(h, w)...)...)
+	z, err := override(r.Overrides, "vae.decode.in", r.dtype, append([]int{max(1, r.Layers)}, r.vae.Unscaled(h, w)...)...)
 	if err != nil {
 		return nil, err
 	}

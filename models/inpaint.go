@@ -88,7 +88,7 @@ func (r *Run) newInpainting(seeds []uint64, shape []int) (*inpainting, error) {
 	h, w := shape[1], shape[2]
 	mask := mlx.FromFloat32(r.family.MaskLatents(r.mask, h, w), 1, 1, h, w)
 	if r.isOverridden("latents.mask", -1) {
-		if mask, err = override(r.Overrides, "latents.mask", -1, mlx.Float32, 1, 1, h, w); err != nil {
+		if mask, err = override(r.Overrides, "latents.mask", mlx.Float32, 1, 1, h, w); err != nil {
 			return nil, err
 		}
 	}
@@ -150,7 +150,7 @@ func (r *Run) fill() (*family.Fill, error) {
 	mask := filler.FillMask(mlx.FromUint8(r.mask.Pix, 1, 1, size.Y, size.X).AsType(mlx.Float32).Over(255))
 	if r.isOverridden("fill.mask", -1) {
 		var err error
-		if mask, err = override(r.Overrides, "fill.mask", -1, mlx.Float32, mask.Shape()...); err != nil {
+		if mask, err = override(r.Overrides, "fill.mask", mlx.Float32, mask.Shape()...); err != nil {
 			return nil, err
 		}
 	}

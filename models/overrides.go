@@ -26,14 +26,14 @@ type Overrides interface {
 // diffusers' argument latents.
 type UnpackObserver interface{ Unpacked(name string, step int) }
 
-// override returns the override of a name and checks its dtype and shape, where -1 stands for any
+// override returns the override of a name outside of evaluations and checks its dtype and shape, where -1 stands for any
 // size.
-func override(o Overrides, name string, step int, dtype mlx.Dtype, shape ...int) (*mlx.Array, error) {
-	x, err := o.Array(name, step)
+func override(o Overrides, name string, dtype mlx.Dtype, shape ...int) (*mlx.Array, error) {
+	x, err := o.Array(name, -1)
 	if err != nil {
 		return nil, err
 	}
-	return x, checkOverride(hooks.Name{Module: name, Step: step}, x, dtype, shape)
+	return x, checkOverride(hooks.Name{Module: name, Step: -1}, x, dtype, shape)
 }
 
 func checkOverride(name hooks.Name, x *mlx.Array, dtype mlx.Dtype, shape []int) error {

@@ -14,27 +14,18 @@ import (
 // The schedulers of this file show that other kinds of samplers need nothing but a type and a line
 // in [scheduler.All].
 
-// A testConfig makes schedulers over the pipeline's sigmas as they are.
-type testConfig struct {
-	scheduler.FlowMatchConfig
-	new func(scheduler.FlowMatch) scheduler.Scheduler
-}
-
-func (c *testConfig) New(sigmas []float32, _ float64) (scheduler.Scheduler, error) {
-	s := scheduler.Schedule{Sigmas: append(slices.Clone(sigmas), 0)}
-	for _, sigma := range sigmas {
-		s.Timesteps = append(s.Timesteps, sigma*float32(c.NumTrainTimesteps))
-	}
-	return c.new(scheduler.FlowMatch{Noise: s}), nil
-}
-
-// withScheduler adds a scheduler for the time of a test.
+// withScheduler adds a scheduler over the pipeline's sigmas as they are, for the time of a test.
 func withScheduler(t *testing.T, name string, new func(scheduler.FlowMatch) scheduler.Scheduler) {
 	all := scheduler.All
 	t.Cleanup(func() { scheduler.All = all })
-	scheduler.All = append(slices.Clone(all), &scheduler.Class{Name: name, ClassName: name, DefaultConfig: func() scheduler.Config {
-		return &testConfig{scheduler.DefaultFlowMatchConfig(), new}
-	}})
+	over := func(c scheduler.FlowMatchConfig, sigmas []float32, _ float64) (scheduler.Scheduler, error) {
+		s := scheduler.Schedule{Sigmas: append(slices.Clone(sigmas), 0)}
+		for _, sigma := range sigmas {
+			s.Timesteps = append(s.Timesteps, sigma*float32(c.NumTrainTimesteps))
+		}
+		return new(scheduler.FlowMatch{Noise: s}), nil
+	}
+	scheduler.All = append(slices.Clone(all), &scheduler.Class{Name: name, ClassName: name, New: over})
 }
 
 // multistep is the two-step Adams-Bashforth method, which extrapolates from the previous velocity.

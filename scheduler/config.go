@@ -7,45 +7,29 @@ import (
 	"strings"
 )
 
-// A Config is the config of a scheduler class.
-type Config interface {
-	// Validate returns an error that names the first value that is not supported.
-	Validate() error
-	// New returns a scheduler for one run. The sigmas are those of the pipeline, one for each
-	// step and not shifted yet ([LinearSigmas]); mu is the shift for the image's size, for
-	// classes with dynamic shifting ([DynamicShift.Mu]).
-	New(sigmas []float32, mu float64) (Scheduler, error)
-}
-
-// A ModelConfig is a model's scheduler_config.json. It is read by the class that it names, and can
+// A ModelConfig is a model's scheduler_config.json. It is that of the class that it names, and can
 // be applied to other classes. The zero value is an empty config.
 type ModelConfig struct {
-	text      []byte
 	className string
-	config    Config // nil for a class that is not known
-	shift     DynamicShift
+	config    *FlowMatchConfig // nil for the defaults
 }
 
-// UnmarshalJSON decodes the config of the class in _class_name. A class that is not known is an
-// error of Validate only.
+// UnmarshalJSON decodes the config. A class that is not known is an error of Validate only.
 func (c *ModelConfig) UnmarshalJSON(text []byte) error {
-	var base struct {
+	config := DefaultFlowMatchConfig()
+	base := struct {
 		ClassName string `json:"_class_name"`
+		*FlowMatchConfig
+	}{FlowMatchConfig: &config}
+	err := json.Unmarshal(text, &base)
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) { // a path of Go's embedded structs; the file is flat
+		mismatch.Field = mismatch.Field[strings.LastIndex(mismatch.Field, ".")+1:]
 	}
-	if err := json.Unmarshal(text, &base); err != nil {
-		return err
+	if err == nil {
+		*c = ModelConfig{base.ClassName, &config}
 	}
-	out := ModelConfig{text: append([]byte(nil), text...), className: base.ClassName, shift: DefaultDynamicShift()}
-	if err := json.Unmarshal(text, &out.shift); err != nil {
-		return err
-	}
-	if class, err := out.class(""); err == nil {
-		if out.config, err = out.as(class); err != nil {
-			return err
-		}
-	}
-	*c = out
-	return nil
+	return err
 }
 
 // ClassName returns the class that the config names, "" for none.
@@ -53,33 +37,38 @@ func (c *ModelConfig) ClassName() string { return c.className }
 
 // Validate returns an error that names the first value that is not supported.
 func (c *ModelConfig) Validate() error {
-	if c.config != nil {
-		return c.config.Validate()
-	}
 	if _, err := c.class(""); err != nil {
 		return fmt.Errorf("_class_name: %w", err)
 	}
-	return nil
+	config := c.flowMatch()
+	return config.Validate()
+}
+
+// flowMatch returns the config, or the defaults.
+func (c *ModelConfig) flowMatch() FlowMatchConfig {
+	if c.config == nil {
+		return DefaultFlowMatchConfig()
+	}
+	return *c.config
 }
 
 // DynamicShift returns the parameters of the shift by the image's size, which pipelines read from
 // the config of any scheduler class.
-func (c *ModelConfig) DynamicShift() DynamicShift {
-	if c.text == nil {
-		return DefaultDynamicShift()
-	}
-	return c.shift
-}
+func (c *ModelConfig) DynamicShift() DynamicShift { return c.flowMatch().DynamicShift }
 
 // New returns a scheduler for one run, of the class that any of its names selects ([Name]), or of
-// the config's own class if name is empty. See [Config.New] for sigmas and mu. A schedule whose
+// the config's own class if name is empty. See [Class.New] for sigmas and mu. A schedule whose
 // sigmas are not finite or rise is an error.
 func (c *ModelConfig) New(name string, sigmas []float32, mu float64) (Scheduler, error) {
 	class, err := c.class(name)
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.newOf(class, sigmas, mu)
+	config := c.flowMatch()
+	var s Scheduler
+	if err = config.Validate(); err == nil {
+		s, err = class.New(config, sigmas, mu)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("scheduler %s: %w", class.Name, err)
 	}
@@ -109,29 +98,4 @@ func (c *ModelConfig) class(name string) (*Class, error) {
 		return All[0], nil
 	}
 	return find(name)
-}
-
-// as decodes the config as that of a class.
-func (c *ModelConfig) as(class *Class) (Config, error) {
-	config := class.DefaultConfig()
-	if c.text == nil {
-		return config, nil
-	}
-	err := json.Unmarshal(c.text, config)
-	var mismatch *json.UnmarshalTypeError
-	if errors.As(err, &mismatch) { // a path of Go's embedded structs; the file is flat
-		mismatch.Field = mismatch.Field[strings.LastIndex(mismatch.Field, ".")+1:]
-	}
-	return config, err
-}
-
-func (c *ModelConfig) newOf(class *Class, sigmas []float32, mu float64) (Scheduler, error) {
-	config, err := c.as(class)
-	if err != nil {
-		return nil, err
-	}
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
-	return config.New(sigmas, mu)
 }

@@ -32,11 +32,10 @@ func (f *FlowMatch) delta(i int, velocity *mlx.Array) *mlx.Array {
 
 // A FlowMatchConfig has the keys of scheduler_config.json of the schedulers for flow matching.
 type FlowMatchConfig struct {
+	DynamicShift
 	NumTrainTimesteps    int      `json:"num_train_timesteps"`
 	Shift                float64  `json:"shift"`
 	UseDynamicShifting   bool     `json:"use_dynamic_shifting"`
-	BaseImageSeqLen      int      `json:"base_image_seq_len"` // the others of DynamicShift need no check
-	MaxImageSeqLen       int      `json:"max_image_seq_len"`
 	InvertSigmas         bool     `json:"invert_sigmas"`
 	ShiftTerminal        *float64 `json:"shift_terminal"`
 	UseKarrasSigmas      bool     `json:"use_karras_sigmas"`
@@ -48,10 +47,9 @@ type FlowMatchConfig struct {
 
 // DefaultFlowMatchConfig returns the values that diffusers uses for keys that a config lacks.
 func DefaultFlowMatchConfig() FlowMatchConfig {
-	d := DefaultDynamicShift()
 	return FlowMatchConfig{
-		NumTrainTimesteps: 1000, Shift: 1, BaseImageSeqLen: d.BaseImageSeqLen, MaxImageSeqLen: d.MaxImageSeqLen,
-		TimeShiftType: "exponential",
+		DynamicShift:      DynamicShift{BaseShift: 0.5, MaxShift: 1.15, BaseImageSeqLen: 256, MaxImageSeqLen: 4096},
+		NumTrainTimesteps: 1000, Shift: 1, TimeShiftType: "exponential",
 	}
 }
 

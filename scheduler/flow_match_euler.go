@@ -6,13 +6,9 @@ import "github.com/gomflux/gomflux/mlx"
 // config shifts, by a constant or by the image's size.
 var Euler = &Class{
 	Name: "flow_match_euler_discrete", ClassName: "FlowMatchEulerDiscreteScheduler", ShortName: "euler",
-	DefaultConfig: func() Config { return &eulerConfig{DefaultFlowMatchConfig()} },
-}
-
-type eulerConfig struct{ FlowMatchConfig }
-
-func (c *eulerConfig) New(sigmas []float32, mu float64) (Scheduler, error) {
-	return &euler{FlowMatch{c.schedule(sigmas, mu)}}, nil
+	New: func(c FlowMatchConfig, sigmas []float32, mu float64) (Scheduler, error) {
+		return &euler{FlowMatch{c.schedule(sigmas, mu)}}, nil
+	},
 }
 
 type euler struct{ FlowMatch }

@@ -16,12 +16,10 @@ import (
 // and so refuses this class; this is the class as it is, made from that model's config.)
 var Heun = &Class{
 	Name: "flow_match_heun_discrete", ClassName: "FlowMatchHeunDiscreteScheduler", ShortName: "heun", OwnSigmas: true,
-	DefaultConfig: func() Config { return &heunConfig{DefaultFlowMatchConfig()} },
+	New: newHeun,
 }
 
-type heunConfig struct{ FlowMatchConfig }
-
-func (c *heunConfig) New(sigmas []float32, _ float64) (Scheduler, error) {
+func newHeun(c FlowMatchConfig, sigmas []float32, _ float64) (Scheduler, error) {
 	if c.UseDynamicShifting {
 		return nil, errors.New("has no use_dynamic_shifting, which the model's config asks for (try flow_match_euler_discrete)")
 	}

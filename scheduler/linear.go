@@ -6,13 +6,8 @@ package scheduler
 // values), whatever the config's use_dynamic_shifting and shift are. shift_terminal is applied.
 var Linear = &Class{
 	Name: "linear", ClassName: "LinearScheduler",
-	DefaultConfig: func() Config { return &linearConfig{DefaultFlowMatchConfig()} },
-}
-
-type linearConfig struct{ FlowMatchConfig }
-
-func (c *linearConfig) New(sigmas []float32, mu float64) (Scheduler, error) {
-	dynamic := c.FlowMatchConfig
-	dynamic.UseDynamicShifting, dynamic.TimeShiftType = true, "exponential"
-	return &euler{FlowMatch{dynamic.schedule(sigmas, mu)}}, nil
+	New: func(c FlowMatchConfig, sigmas []float32, mu float64) (Scheduler, error) {
+		c.UseDynamicShifting, c.TimeShiftType = true, "exponential"
+		return &euler{FlowMatch{c.schedule(sigmas, mu)}}, nil
+	},
 }

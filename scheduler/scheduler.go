@@ -49,9 +49,10 @@ type Class struct {
 	ClassName string // in diffusers or mflux, and as _class_name in scheduler_config.json
 	ShortName string // accepted for Name, "" for none
 	OwnSigmas bool   // spaces its sigmas itself: only the number of those that it is given matters
-	// DefaultConfig returns a pointer to the config with the defaults of diffusers, which
-	// scheduler_config.json is decoded into.
-	DefaultConfig func() Config
+	// New returns a scheduler for one run with a valid config. The sigmas are those of the pipeline, one
+	// for each step and not shifted yet ([LinearSigmas]); mu is the shift for the image's size, for
+	// classes with dynamic shifting ([DynamicShift.Mu]).
+	New func(c FlowMatchConfig, sigmas []float32, mu float64) (Scheduler, error)
 }
 
 // All lists the scheduler classes. The first one is the default for a config without _class_name.

@@ -8,11 +8,6 @@ type DynamicShift struct {
 	MaxImageSeqLen  int     `json:"max_image_seq_len"`
 }
 
-// DefaultDynamicShift returns the values that diffusers uses for keys that a config lacks.
-func DefaultDynamicShift() DynamicShift {
-	return DynamicShift{BaseShift: 0.5, MaxShift: 1.15, BaseImageSeqLen: 256, MaxImageSeqLen: 4096}
-}
-
 // Mu returns the shift for an image of so many tokens (calculate_shift of diffusers' pipelines).
 func (d DynamicShift) Mu(tokens int) float64 {
 	m := (d.MaxShift - d.BaseShift) / float64(d.MaxImageSeqLen-d.BaseImageSeqLen)

@@ -43,7 +43,7 @@ func (s Sigmas) String() string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint([]float64(s)), "[]"), " ", ",")
 }
 
-// Float32 returns them as [Config.New] takes them.
+// Float32 returns them as [Class.New] takes them.
 func (s Sigmas) Float32() []float32 {
 	values := make([]float32, len(s))
 	for i, v := range s {

@@ -1,6 +1,7 @@
 package textenc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -10,16 +11,16 @@ import (
 
 // AnimaConfig is text_conditioner/config.json of diffusers' AnimaTextConditioner.
 type AnimaConfig struct {
-	SourceDim         int     `json:"source_dim"`
-	TargetDim         int     `json:"target_dim"`
-	ModelDim          int     `json:"model_dim"`
-	NumLayers         int     `json:"num_layers"`
-	NumAttentionHeads int     `json:"num_attention_heads"`
+	SourceDim         int     `json:"source_dim" size:"1"`
+	TargetDim         int     `json:"target_dim" size:"1"`
+	ModelDim          int     `json:"model_dim" size:"1"`
+	NumLayers         int     `json:"num_layers" layers:"1"`
+	NumAttentionHeads int     `json:"num_attention_heads" size:"1"`
 	MLPRatio          float64 `json:"mlp_ratio"`
-	TargetVocabSize   int     `json:"target_vocab_size"`
+	TargetVocabSize   int     `json:"target_vocab_size" size:"1"`
 	UseSelfAttention  bool    `json:"use_self_attention"`
 	UseLayerNorm      bool    `json:"use_layer_norm"`
-	MinSequenceLength int     `json:"min_sequence_length"`
+	MinSequenceLength int     `json:"min_sequence_length" size:"0"`
 }
 
 // DefaultAnimaConfig returns the values that diffusers uses for fields that a config lacks: those of the
@@ -34,18 +35,14 @@ func DefaultAnimaConfig() AnimaConfig {
 // Validate returns an error if the model cannot be run with the config.
 func (c *AnimaConfig) Validate() error {
 	hidden := c.MLPRatio * float64(c.ModelDim)
-	switch {
-	case min(c.SourceDim, c.TargetDim, c.ModelDim, c.NumLayers, c.NumAttentionHeads, c.TargetVocabSize) < 1:
-		return errors.New("source_dim, target_dim, model_dim, num_layers, num_attention_heads and target_vocab_size must be positive")
-	case c.NumLayers > nn.MaxLayers || max(c.SourceDim, c.TargetDim, c.ModelDim, c.NumAttentionHeads, c.TargetVocabSize) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.ModelDim%(2*c.NumAttentionHeads) != 0:
 		return fmt.Errorf("model_dim %d: expected an even number of features for each of num_attention_heads %d", c.ModelDim,
 			c.NumAttentionHeads)
 	case !(hidden >= 1 && hidden <= nn.MaxDim):
 		return fmt.Errorf("mlp_ratio %g: expected a width of 1 to %d", c.MLPRatio, nn.MaxDim)
-	case c.MinSequenceLength < 0 || c.MinSequenceLength > nn.MaxDim:
-		return fmt.Errorf("min_sequence_length %d: expected 0 to %d", c.MinSequenceLength, nn.MaxDim)
 	case !c.UseSelfAttention:
 		return errors.New("use_self_attention false: expected true")
 	case c.UseLayerNorm:
@@ -171,10 +168,7 @@ func newAnimaAttention(c AnimaConfig, context int) *animaAttention {
 
 // Forward takes x [1, L, dim] and source [1, S, context], nil for attention to x itself.
 func (a *animaAttention) Forward(x, source *mlx.Array, target, from nn.Rope) *mlx.Array {
-	context := x
-	if source != nil {
-		context = source
-	}
+	context := cmp.Or(source, x)
 	q := a.QNorm.Forward(nn.SplitHeads(a.QProj.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.KNorm.Forward(nn.SplitHeads(a.KProj.Forward(context), a.heads)).Transpose(0, 2, 1, 3)
 	o := nn.AttentionOptions{LengthFirst: true, Rotate: target.HalfSplit, RotateK: from.HalfSplit}

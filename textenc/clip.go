@@ -1,7 +1,6 @@
 package textenc
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,14 +10,14 @@ import (
 
 // CLIPTextConfig is text_encoder/config.json of transformers' CLIPTextModel.
 type CLIPTextConfig struct {
-	VocabSize             int     `json:"vocab_size"`
-	HiddenSize            int     `json:"hidden_size"`
-	IntermediateSize      int     `json:"intermediate_size"`
-	NumHiddenLayers       int     `json:"num_hidden_layers"`
-	NumAttentionHeads     int     `json:"num_attention_heads"`
-	MaxPositionEmbeddings int     `json:"max_position_embeddings"`
+	VocabSize             int     `json:"vocab_size" size:"1"`
+	HiddenSize            int     `json:"hidden_size" size:"1"`
+	IntermediateSize      int     `json:"intermediate_size" size:"1"`
+	NumHiddenLayers       int     `json:"num_hidden_layers" layers:"1"`
+	NumAttentionHeads     int     `json:"num_attention_heads" size:"1"`
+	MaxPositionEmbeddings int     `json:"max_position_embeddings" size:"1"`
 	HiddenAct             string  `json:"hidden_act"`
-	LayerNormEps          float64 `json:"layer_norm_eps"`
+	LayerNormEps          float64 `json:"layer_norm_eps" number:"nonnegative"`
 	EOSTokenID            int     `json:"eos_token_id"`
 }
 
@@ -33,16 +32,11 @@ func DefaultCLIPTextConfig() CLIPTextConfig {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *CLIPTextConfig) Validate() error {
-	switch {
-	case min(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.NumAttentionHeads, c.MaxPositionEmbeddings) < 1:
-		return errors.New("vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads " +
-			"and max_position_embeddings must be positive")
-	case c.NumHiddenLayers > nn.MaxLayers || max(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.MaxPositionEmbeddings) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.HiddenSize%c.NumAttentionHeads != 0:
 		return fmt.Errorf("hidden_size %d must be a multiple of num_attention_heads %d", c.HiddenSize, c.NumAttentionHeads)
-	case !(c.LayerNormEps >= 0):
-		return fmt.Errorf("layer_norm_eps %g must not be negative", c.LayerNormEps)
 	case clipActivations[c.HiddenAct] == nil:
 		return fmt.Errorf("hidden_act %q, expected quick_gelu, gelu or gelu_new", c.HiddenAct)
 	}

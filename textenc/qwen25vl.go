@@ -133,8 +133,8 @@ func (c *Qwen25VLConfig) imageTokens() imageTokens {
 // Qwen2_5_VLForConditionalGeneration without lm_head.
 type Qwen25VL struct {
 	nn.Module     `in:"input_ids pixel_values image_grid_thw"`
-	Visual        *qwen25VLVision `w:"visual"` // nil without a vision encoder
-	LanguageModel *qwenVLText     `w:"language_model"`
+	Visual        visionEncoder `w:"visual"` // nil without a vision encoder
+	LanguageModel *qwenVLText   `w:"language_model"`
 
 	Config Qwen25VLConfig
 	Dtype  mlx.Dtype // in which it computes
@@ -190,11 +190,7 @@ func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
 }
 
 func (m *Qwen25VL) hidden(ids *mlx.Array, images []VisionInput, p *pass) *mlx.Array {
-	var see visionEncoder
-	if m.Visual != nil {
-		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype), nil }
-	}
-	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
+	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, m.Visual)
 	y := m.LanguageModel.Forward(in, p)[m.Config.Text.NumHiddenLayers]
 	if !m.Observed() {
 		return y

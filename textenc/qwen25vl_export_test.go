@@ -2,8 +2,10 @@ package textenc
 
 import "image"
 
-// The feed-forwards of the vision encoders, whose weights tests change.
+// The vision encoders and their feed-forwards, whose weights tests change.
 type (
+	Qwen25Vision    = qwen25VLVision
+	Qwen3Vision     = qwen3VLVision
 	Qwen25VisionMLP = qwen3MLP
 	Qwen3VisionMLP  = qwen3VisionMLP
 )

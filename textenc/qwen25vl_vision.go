@@ -12,19 +12,17 @@ import (
 type Qwen25VLVisionConfig struct {
 	visionConfig
 	InChans             *int        `json:"in_chans"` // in_channels in older files
-	WindowSize          int         `json:"window_size"`
+	WindowSize          int         `json:"window_size" size:"1"`
 	FullAttBlockIndexes []int       `json:"fullatt_block_indexes"`
 	RopeTheta           *float64    `json:"rope_theta"`
 	RopeScaling         *qwenVLRope `json:"rope_scaling"`
 }
 
 func (c *Qwen25VLVisionConfig) validate() error {
-	if err := c.visionConfig.validate("silu", c.rope()); err != nil {
+	if err := c.visionConfig.validate(c, "silu", c.rope()); err != nil {
 		return err
 	}
 	switch {
-	case c.WindowSize > nn.MaxDim:
-		return fmt.Errorf("a size above %d", nn.MaxDim)
 	case c.InChannels != channels || c.InChans != nil && *c.InChans != channels:
 		return fmt.Errorf("in_channels or in_chans is not %d", channels)
 	case c.windowCells() < 1:
@@ -65,9 +63,8 @@ func newQwen25VLVision(c Qwen25VLVisionConfig) *qwen25VLVision {
 	return m
 }
 
-// Forward returns the features [n, out_hidden_size] of checked images in dtype, one image
-// after the other.
-func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Array {
+// Forward implements visionEncoder.
+func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) (features *mlx.Array, deepstack []*mlx.Array) {
 	c, pixels := m.config, pixelsOf(images)
 	w := newWindows(images, c.SpatialMergeSize, c.windowCells())
 	x := m.PatchEmbed.Forward(pixels, dtype).TakeRows(w.patches)
@@ -87,9 +84,9 @@ func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Arr
 			x = b.Forward(x, byWindow, dtype)
 		}
 	}
-	features := m.Merger.Forward(x, dtype).TakeRows(inverse(w.cells))
+	features = m.Merger.Forward(x, dtype).TakeRows(inverse(w.cells))
 	_, features = m.Tap2(x, features, pixels, gridsOf(images)) // a hook's replacement of x has no effect
-	return features
+	return features, nil
 }
 
 // windows describe the vision encoder's order of patches: window by window. Windows at

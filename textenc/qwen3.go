@@ -15,15 +15,15 @@ import (
 // Qwen3Config is text_encoder/config.json of transformers' Qwen3Model, as
 // version 4 (rope_theta) and version 5 (rope_parameters) write it.
 type Qwen3Config struct {
-	VocabSize         int      `json:"vocab_size"`
-	HiddenSize        int      `json:"hidden_size"`
-	IntermediateSize  int      `json:"intermediate_size"`
-	NumHiddenLayers   int      `json:"num_hidden_layers"`
-	NumAttentionHeads int      `json:"num_attention_heads"`
+	VocabSize         int      `json:"vocab_size" size:"1"`
+	HiddenSize        int      `json:"hidden_size" size:"1"`
+	IntermediateSize  int      `json:"intermediate_size" size:"1"`
+	NumHiddenLayers   int      `json:"num_hidden_layers" layers:"1"`
+	NumAttentionHeads int      `json:"num_attention_heads" size:"1"`
 	NumKeyValueHeads  int      `json:"num_key_value_heads"`
 	HeadDim           int      `json:"head_dim"`
 	HiddenAct         string   `json:"hidden_act"`
-	RMSNormEps        float64  `json:"rms_norm_eps"`
+	RMSNormEps        float64  `json:"rms_norm_eps" number:"nonnegative"`
 	AttentionBias     bool     `json:"attention_bias"`
 	UseSlidingWindow  bool     `json:"use_sliding_window"`
 	RopeTheta         *float64 `json:"rope_theta"`
@@ -46,19 +46,15 @@ func DefaultQwen3Config() Qwen3Config {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *Qwen3Config) Validate() error {
-	switch {
-	case c.VocabSize < 1 || c.HiddenSize < 1 || c.IntermediateSize < 1 || c.NumHiddenLayers < 1:
-		return errors.New("vocab_size, hidden_size, intermediate_size and num_hidden_layers must be positive")
-	case c.NumHiddenLayers > nn.MaxLayers || max(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumAttentionHeads, c.HeadDim) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case !(c.ropeTheta() > 0):
 		return fmt.Errorf("rope_theta %g must be positive", c.ropeTheta())
-	case c.NumAttentionHeads < 1 || c.NumKeyValueHeads < 1 || c.NumAttentionHeads%c.NumKeyValueHeads != 0:
+	case c.NumKeyValueHeads < 1 || c.NumAttentionHeads%c.NumKeyValueHeads != 0:
 		return fmt.Errorf("num_attention_heads %d must be a multiple of num_key_value_heads %d", c.NumAttentionHeads, c.NumKeyValueHeads)
-	case c.HeadDim < 2 || c.HeadDim%2 != 0:
-		return fmt.Errorf("head_dim %d must be positive and even", c.HeadDim)
-	case !(c.RMSNormEps >= 0):
-		return fmt.Errorf("rms_norm_eps %g must not be negative", c.RMSNormEps)
+	case c.HeadDim < 2 || c.HeadDim%2 != 0 || c.HeadDim > nn.MaxDim:
+		return fmt.Errorf("head_dim %d: expected an even number, 2 to %d", c.HeadDim, nn.MaxDim)
 	case c.HiddenAct != "silu":
 		return fmt.Errorf("hidden_act %q, expected silu", c.HiddenAct)
 	case c.AttentionBias:

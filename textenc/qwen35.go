@@ -27,11 +27,11 @@ type Qwen35TextConfig struct {
 	PartialRotaryFactor   *float64 `json:"partial_rotary_factor"` // of head_dim, if rope_parameters lacks it
 	FullAttentionInterval int      `json:"full_attention_interval"`
 	AttnOutputGate        bool     `json:"attn_output_gate"`
-	LinearConvKernelDim   int      `json:"linear_conv_kernel_dim"`
-	LinearKeyHeadDim      int      `json:"linear_key_head_dim"`
-	LinearValueHeadDim    int      `json:"linear_value_head_dim"`
-	LinearNumKeyHeads     int      `json:"linear_num_key_heads"`
-	LinearNumValueHeads   int      `json:"linear_num_value_heads"`
+	LinearConvKernelDim   int      `json:"linear_conv_kernel_dim" size:"2"`
+	LinearKeyHeadDim      int      `json:"linear_key_head_dim" size:"1"`
+	LinearValueHeadDim    int      `json:"linear_value_head_dim" size:"1"`
+	LinearNumKeyHeads     int      `json:"linear_num_key_heads" size:"1"`
+	LinearNumValueHeads   int      `json:"linear_num_value_heads" size:"1"`
 }
 
 // The values of layer_types.
@@ -104,17 +104,14 @@ func (c *Qwen35TextConfig) Validate() error {
 	types := c.types()
 	unknown := func(t string) bool { return t != fullAttention && t != linearAttention }
 	k, v := c.LinearNumKeyHeads, c.LinearNumValueHeads
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case !c.AttnOutputGate:
 		return errors.New("attn_output_gate false: expected true")
 	case len(types) != c.NumHiddenLayers || slices.ContainsFunc(types, unknown):
 		return fmt.Errorf("layer_types %q, expected %s or %s for each of %d layers",
 			types, fullAttention, linearAttention, c.NumHiddenLayers)
-	case min(c.LinearConvKernelDim, c.LinearKeyHeadDim, c.LinearValueHeadDim, k, v) < 1 || c.LinearConvKernelDim < 2:
-		return errors.New("linear_key_head_dim, linear_value_head_dim, linear_num_key_heads and linear_num_value_heads must be positive, " +
-			"and linear_conv_kernel_dim above 1")
-	case max(c.LinearConvKernelDim, c.LinearKeyHeadDim, c.LinearValueHeadDim, k, v) > nn.MaxDim:
-		return fmt.Errorf("a size above %d", nn.MaxDim)
 	case v%k != 0:
 		return fmt.Errorf("linear_num_value_heads %d must be a multiple of linear_num_key_heads %d", v, k)
 	case c.rotated() < 2 || c.rotated()%2 != 0 || c.rotated() > c.HeadDim:

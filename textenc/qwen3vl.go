@@ -113,8 +113,8 @@ func (c *Qwen3VLTextConfig) rope() qwenVLRope {
 // of some of its layers. It is Qwen3VLForConditionalGeneration without lm_head.
 type Qwen3VL struct {
 	nn.Module     `in:"input_ids pixel_values image_grid_thw"`
-	Visual        *qwen3VLVision `w:"visual"` // nil without a vision encoder
-	LanguageModel *qwenVLText    `w:"language_model"`
+	Visual        visionEncoder `w:"visual"` // nil without a vision encoder
+	LanguageModel *qwenVLText   `w:"language_model"`
 
 	Config       Qwen3VLConfig
 	HiddenStates []int
@@ -204,11 +204,7 @@ func (m *Qwen3VL) ForwardPadded(ids []int32, valid, position int) *mlx.Array {
 
 // states returns hidden states of ids [B, T] by their numbers.
 func (m *Qwen3VL) states(ids *mlx.Array, images []VisionInput, p *pass) map[int]*mlx.Array {
-	var see visionEncoder
-	if m.Visual != nil {
-		see = func(images []VisionInput) (*mlx.Array, []*mlx.Array) { return m.Visual.Forward(images, m.Dtype) }
-	}
-	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, see)
+	in := m.Config.imageTokens().input(m.LanguageModel.EmbedTokens, ids, images, p, m.Visual)
 	states := m.LanguageModel.Forward(in, p)
 	if last, ok := m.LanguageModel.last(); ok && m.Observed() {
 		pixels, grids := in.tapped()

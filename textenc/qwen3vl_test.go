@@ -191,7 +191,7 @@ func TestQwen3VLFloat16(t *testing.T) {
 				return nil, nil
 			}}
 			m := openQwen3VL(t, folder, true, how{dtype: dtype, points: points})
-			text, vision := m.LanguageModel.Layers[0].MLP, m.Visual.Blocks[0].MLP.(*textenc.Qwen3VisionMLP)
+			text, vision := m.LanguageModel.Layers[0].MLP, m.Visual.(*textenc.Qwen3Vision).Blocks[0].MLP.(*textenc.Qwen3VisionMLP)
 			for _, l := range []*nn.Linear{text.GateProj, text.UpProj, vision.FC1, vision.FC2} {
 				w := &l.Weight
 				w.Array = w.Times(gain)
@@ -283,23 +283,23 @@ func TestQwen3VLConfigs(t *testing.T) {
 		{text(`"rope_theta": 5e6, "rope_scaling": {"rope_type": "default", "mrope_section": [24, 20, 20], "mrope_interleaved": true}`), ""},
 		{text(`"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}`), ""},
 		{`{"vision_config": {}}`, "vision_config: out_hidden_size 3584 must be hidden_size 4096"},
-		{text(`"vocab_size": 0`), "must be positive"},
-		{text(`"num_hidden_layers": 1001`), "more than 1000 layers"},
+		{text(`"vocab_size": 0`), "vocab_size 0: expected 1 to 1048576"},
+		{text(`"num_hidden_layers": 1001`), "num_hidden_layers 1001: expected 1 to 1000"},
 		{text(`"num_key_value_heads": 3`), "num_attention_heads 32 must be a multiple of num_key_value_heads 3"},
 		{text(`"attention_bias": true`), "attention_bias true"},
 		{text(`"hidden_act": "gelu"`), `hidden_act "gelu", expected silu`},
-		{text(`"head_dim": 7`), "head_dim 7 must be positive and even"},
+		{text(`"head_dim": 7`), "head_dim 7: expected an even number"},
 		{text(`"rope_scaling": {"rope_type": "yarn"}`), `rope_type "yarn", expected default`},
 		{text(`"rope_parameters": {"rope_theta": 0}`), "rope_theta 0 must be positive"},
 		{text(`"rope_parameters": {"mrope_section": [8, 8]}`), "mrope_section [8 8], expected three numbers"},
 		{text(`"rope_parameters": {"mrope_section": [8, 8, -1]}`), "mrope_section [8 8 -1]: must not be negative"},
-		{vision(`, "depth": 0`), "vision_config: depth, hidden_size"},
-		{vision(`, "depth": 1001`), "more than 1000 layers"},
+		{vision(`, "depth": 0`), "vision_config: depth 0: expected 1 to 1000"},
+		{vision(`, "depth": 1001`), "depth 1001: expected 1 to 1000"},
 		{vision(`, "num_heads": 15`), "hidden_size 1152 must be num_heads 15 times a multiple of 4"},
 		{vision(`, "hidden_act": "silu"`), `hidden_act "silu", expected gelu_pytorch_tanh`},
 		{vision(`, "in_channels": 4`), "in_channels 4, expected 3"},
 		{vision(`, "patch_size": 0`), "patch size 0"},
-		{vision(`, "num_position_embeddings": 0`), "num_position_embeddings must be positive"},
+		{vision(`, "num_position_embeddings": 0`), "num_position_embeddings 0: expected 1 to 1048576"},
 		{vision(`, "deepstack_visual_indexes": [8, 27]`), "deepstack_visual_indexes [8 27]: expected different numbers from 0 to 26"},
 		{vision(`, "deepstack_visual_indexes": [-1]`), "deepstack_visual_indexes [-1]"},
 		{vision(`, "deepstack_visual_indexes": [8, 8]`), "deepstack_visual_indexes [8 8]"},

@@ -2,7 +2,6 @@ package textenc
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -15,7 +14,7 @@ import (
 // transformers' values for missing fields.
 type Qwen3VLVisionConfig struct {
 	visionConfig
-	NumPositionEmbeddings  int   `json:"num_position_embeddings"`
+	NumPositionEmbeddings  int   `json:"num_position_embeddings" size:"1"`
 	DeepstackVisualIndexes []int `json:"deepstack_visual_indexes"`
 }
 
@@ -37,15 +36,10 @@ func (c *Qwen3VLVisionConfig) UnmarshalJSON(data []byte) error {
 }
 
 func (c *Qwen3VLVisionConfig) validate() error {
-	if err := c.visionConfig.validate("gelu_pytorch_tanh", c.rope()); err != nil {
+	if err := c.visionConfig.validate(c, "gelu_pytorch_tanh", c.rope()); err != nil {
 		return err
 	}
-	switch {
-	case c.NumPositionEmbeddings < 1:
-		return errors.New("num_position_embeddings must be positive")
-	case c.NumPositionEmbeddings > nn.MaxDim:
-		return fmt.Errorf("a size above %d", nn.MaxDim)
-	case c.InChannels != channels:
+	if c.InChannels != channels {
 		return fmt.Errorf("in_channels %d, expected %d", c.InChannels, channels)
 	}
 	layers := slices.Sorted(slices.Values(c.DeepstackVisualIndexes))
@@ -92,8 +86,7 @@ func newQwen3VLVision(c Qwen3VLVisionConfig) *qwen3VLVision {
 	return m
 }
 
-// Forward returns the features [n, out_hidden_size] of checked images in dtype, one image
-// after the other, and those that are added after the first layers of the language model.
+// Forward implements visionEncoder.
 func (m *qwen3VLVision) Forward(images []VisionInput, dtype mlx.Dtype) (features *mlx.Array, deepstack []*mlx.Array) {
 	c, pixels := m.config, pixelsOf(images)
 	x := m.PatchEmbed.Forward(pixels, dtype)

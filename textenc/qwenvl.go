@@ -90,8 +90,12 @@ type qwenVLInput struct {
 	isImage   func(token int) bool
 }
 
-// A visionEncoder returns the features of images, and those that are added after the first layers.
-type visionEncoder func(images []VisionInput) (features *mlx.Array, deepstack []*mlx.Array)
+// A visionEncoder is the vision encoder of a model.
+type visionEncoder interface {
+	// Forward returns the features [n, out_hidden_size] of checked images in dtype, one image after the other, and
+	// those that are added after the first layers of the language model, nil without any.
+	Forward(images []VisionInput, dtype mlx.Dtype) (features *mlx.Array, deepstack []*mlx.Array)
+}
 
 // input returns the input for ids [B, T]. Without images, all ids are text.
 func (t imageTokens) input(table *nn.Embedding, ids *mlx.Array, images []VisionInput, p *pass, see visionEncoder) qwenVLInput {
@@ -113,7 +117,7 @@ func (t imageTokens) input(table *nn.Embedding, ids *mlx.Array, images []VisionI
 	if err != nil {
 		mlx.Throw(fmt.Errorf("%s: %w", t.model, err))
 	}
-	features, deepstack := see(images)
+	features, deepstack := see.Forward(images, p.dtype)
 	in.positions, in.images, in.deepstack = positions, images, deepstack
 	in.embeds = t.replace(in.embeds, host, features)
 	in.isImage = func(i int) bool { return host[i] == t.id }

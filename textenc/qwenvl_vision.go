@@ -1,7 +1,6 @@
 package textenc
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -16,30 +15,28 @@ const channels = 3
 
 // visionConfig has the fields of vision_config that both have.
 type visionConfig struct {
-	Depth             int         `json:"depth"`
-	HiddenSize        int         `json:"hidden_size"`
-	IntermediateSize  int         `json:"intermediate_size"`
-	NumHeads          int         `json:"num_heads"`
+	Depth             int         `json:"depth" layers:"1"`
+	HiddenSize        int         `json:"hidden_size" size:"1"`
+	IntermediateSize  int         `json:"intermediate_size" size:"1"`
+	NumHeads          int         `json:"num_heads" size:"1"`
 	HiddenAct         string      `json:"hidden_act"`
 	InChannels        int         `json:"in_channels"`
 	PatchSize         int         `json:"patch_size"`
 	SpatialMergeSize  int         `json:"spatial_merge_size"`
 	TemporalPatchSize int         `json:"temporal_patch_size"`
-	OutHiddenSize     int         `json:"out_hidden_size"`
+	OutHiddenSize     int         `json:"out_hidden_size" size:"1"`
 	RopeParameters    *qwenVLRope `json:"rope_parameters"`
 }
 
-// validate returns an error for sizes that no model has, or another activation than act. rope has the settings of the rotary
-// embedding.
-func (c *visionConfig) validate(act string, rope qwenVLRope) error {
+// validate returns an error for sizes in a whole config that no model has, or another activation than act. rope has the
+// settings of the rotary embedding.
+func (c *visionConfig) validate(whole any, act string, rope qwenVLRope) error {
 	if err := c.patches().validate(); err != nil {
 		return err
 	}
-	switch {
-	case min(c.Depth, c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize) < 1:
-		return errors.New("depth, hidden_size, intermediate_size, num_heads and out_hidden_size must be positive")
-	case c.Depth > nn.MaxLayers || max(c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	switch err := nn.CheckConfig(whole); {
+	case err != nil:
+		return err
 	case c.HiddenSize%c.NumHeads != 0 || c.headDim()%4 != 0:
 		return fmt.Errorf("hidden_size %d must be num_heads %d times a multiple of 4", c.HiddenSize, c.NumHeads)
 	case c.HiddenAct != act:

@@ -1,6 +1,7 @@
 package textenc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -11,15 +12,15 @@ import (
 
 // T5Config is text_encoder_2/config.json of transformers' T5EncoderModel.
 type T5Config struct {
-	VocabSize                    int     `json:"vocab_size"`
-	DModel                       int     `json:"d_model"`
-	DKV                          int     `json:"d_kv"`
-	DFF                          int     `json:"d_ff"`
-	NumLayers                    int     `json:"num_layers"`
-	NumHeads                     int     `json:"num_heads"`
-	RelativeAttentionNumBuckets  int     `json:"relative_attention_num_buckets"`
-	RelativeAttentionMaxDistance int     `json:"relative_attention_max_distance"`
-	LayerNormEpsilon             float64 `json:"layer_norm_epsilon"`
+	VocabSize                    int     `json:"vocab_size" size:"1"`
+	DModel                       int     `json:"d_model" size:"1"`
+	DKV                          int     `json:"d_kv" size:"1"`
+	DFF                          int     `json:"d_ff" size:"1"`
+	NumLayers                    int     `json:"num_layers" layers:"1"`
+	NumHeads                     int     `json:"num_heads" size:"1"`
+	RelativeAttentionNumBuckets  int     `json:"relative_attention_num_buckets" size:"4"`
+	RelativeAttentionMaxDistance int     `json:"relative_attention_max_distance" size:"1"`
+	LayerNormEpsilon             float64 `json:"layer_norm_epsilon" number:"nonnegative"`
 	FeedForwardProj              string  `json:"feed_forward_proj"`
 	DenseActFn                   string  `json:"dense_act_fn"` // default: follows from feed_forward_proj
 	IsGatedAct                   *bool   `json:"is_gated_act"` // likewise
@@ -41,19 +42,12 @@ func (c *T5Config) Validate() error {
 	if gated {
 		act = "gelu_new"
 	}
-	switch {
-	case min(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumLayers, c.NumHeads) < 1:
-		return errors.New("vocab_size, d_model, d_kv, d_ff, num_layers and num_heads must be positive")
-	case c.NumLayers > nn.MaxLayers || max(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.RelativeAttentionNumBuckets,
-		c.RelativeAttentionMaxDistance) > nn.MaxDim:
-		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
-	case c.RelativeAttentionNumBuckets < 4:
-		return fmt.Errorf("relative_attention_num_buckets %d, expected 4 or more", c.RelativeAttentionNumBuckets)
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.RelativeAttentionMaxDistance <= c.RelativeAttentionNumBuckets/4:
 		return fmt.Errorf("relative_attention_max_distance %d must be above a quarter of relative_attention_num_buckets %d",
 			c.RelativeAttentionMaxDistance, c.RelativeAttentionNumBuckets)
-	case !(c.LayerNormEpsilon >= 0):
-		return fmt.Errorf("layer_norm_epsilon %g must not be negative", c.LayerNormEpsilon)
 	case !gated && c.FeedForwardProj != "relu":
 		return fmt.Errorf("feed_forward_proj %q, expected gated-gelu or relu", c.FeedForwardProj)
 	case c.DenseActFn != "" && c.DenseActFn != act:
@@ -155,16 +149,13 @@ type t5Block struct {
 
 func newT5Block(c T5Config) *t5Block {
 	inner := c.NumHeads * c.DKV
-	ff := &t5LayerFF{LayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon)}
-	wo := nn.NewLinear(c.DFF, c.DModel, false)
+	in := func() *nn.Linear { return nn.NewLinear(c.DModel, c.DFF, false) }
+	dense := &t5Dense{WO: nn.NewLinear(c.DFF, c.DModel, false), Act: &nn.Activation{Func: (*mlx.Array).GELUTanh}}
 	if c.gated() {
-		ff.DenseReluDense = &t5DenseGatedActDense{
-			WI0: nn.NewLinear(c.DModel, c.DFF, false), WI1: nn.NewLinear(c.DModel, c.DFF, false), WO: wo,
-			Act: &nn.Activation{Func: (*mlx.Array).GELUTanh},
-		}
+		dense.WI0, dense.WI1 = in(), in()
 	} else {
-		relu := func(x *mlx.Array) *mlx.Array { return x.Maximum(mlx.Scalar(0, x.Dtype())) }
-		ff.DenseReluDense = &t5DenseActDense{WI: nn.NewLinear(c.DModel, c.DFF, false), WO: wo, Act: &nn.Activation{Func: relu}}
+		dense.WI = in()
+		dense.Act.Func = func(x *mlx.Array) *mlx.Array { return x.Maximum(mlx.Scalar(0, x.Dtype())) }
 	}
 	return &t5Block{
 		SelfAttention: &t5LayerSelfAttention{
@@ -174,7 +165,7 @@ func newT5Block(c T5Config) *t5Block {
 			},
 			LayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon),
 		},
-		FF: ff,
+		FF: &t5LayerFF{DenseReluDense: dense, LayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon)},
 	}
 }
 
@@ -260,7 +251,7 @@ func relativeBucket(relative, buckets, distance int) int32 {
 // t5LayerFF is T5LayerFF.
 type t5LayerFF struct {
 	nn.Module
-	DenseReluDense nn.Layer    `w:"DenseReluDense"`
+	DenseReluDense *t5Dense    `w:"DenseReluDense"`
 	LayerNorm      *nn.RMSNorm `w:"layer_norm"`
 }
 
@@ -268,27 +259,20 @@ func (l *t5LayerFF) Forward(x *mlx.Array) *mlx.Array {
 	return l.Tap(x.Add(l.DenseReluDense.Forward(l.LayerNorm.Forward(x))), x)
 }
 
-// t5DenseGatedActDense is T5DenseGatedActDense: wo(act(wi_0 x)·wi_1 x).
-type t5DenseGatedActDense struct {
+// t5Dense is T5DenseGatedActDense, wo(act(wi_0 x)·wi_1 x), or T5DenseActDense of the first T5, wo(act(wi x)).
+type t5Dense struct {
 	nn.Module
+	WI  *nn.Linear     `w:"wi"`
 	WI0 *nn.Linear     `w:"wi_0"`
 	WI1 *nn.Linear     `w:"wi_1"`
 	WO  *nn.Linear     `w:"wo"`
 	Act *nn.Activation `w:"act"`
 }
 
-func (d *t5DenseGatedActDense) Forward(x *mlx.Array) *mlx.Array {
-	return d.Tap(d.WO.Forward(d.Act.Forward(d.WI0.Forward(x)).Mul(d.WI1.Forward(x))), x)
-}
-
-// t5DenseActDense is T5DenseActDense, of the first T5: wo(act(wi x)).
-type t5DenseActDense struct {
-	nn.Module
-	WI  *nn.Linear     `w:"wi"`
-	WO  *nn.Linear     `w:"wo"`
-	Act *nn.Activation `w:"act"`
-}
-
-func (d *t5DenseActDense) Forward(x *mlx.Array) *mlx.Array {
-	return d.Tap(d.WO.Forward(d.Act.Forward(d.WI.Forward(x))), x)
+func (d *t5Dense) Forward(x *mlx.Array) *mlx.Array {
+	y := d.Act.Forward(cmp.Or(d.WI0, d.WI).Forward(x))
+	if d.WI1 != nil {
+		y = y.Mul(d.WI1.Forward(x))
+	}
+	return d.Tap(d.WO.Forward(y), x)
 }

@@ -13,14 +13,14 @@ import (
 
 // CosmosConfig is transformer/config.json of diffusers' CosmosTransformer3DModel.
 type CosmosConfig struct {
-	InChannels        int       `json:"in_channels"`
+	InChannels        int       `json:"in_channels" size:"1"`
 	OutChannels       int       `json:"out_channels"`
 	NumAttentionHeads int       `json:"num_attention_heads"`
 	AttentionHeadDim  int       `json:"attention_head_dim"`
-	NumLayers         int       `json:"num_layers"`
+	NumLayers         int       `json:"num_layers" layers:"0"`
 	MLPRatio          float64   `json:"mlp_ratio"`
-	TextEmbedDim      int       `json:"text_embed_dim"`
-	AdaLNLoRADim      int       `json:"adaln_lora_dim"`
+	TextEmbedDim      int       `json:"text_embed_dim" size:"1"`
+	AdaLNLoRADim      int       `json:"adaln_lora_dim" size:"1"`
 	MaxSize           []int     `json:"max_size"`   // of latents: frames, height and width
 	PatchSize         []int     `json:"patch_size"` // the same axes
 	RopeScale         []float64 `json:"rope_scale"` // the same axes
@@ -53,12 +53,11 @@ func (c *CosmosConfig) axes() []int {
 // Validate returns an error if the model cannot be run with the config.
 func (c *CosmosConfig) Validate() error {
 	hidden := c.MLPRatio * float64(c.Width())
-	switch {
-	case c.InChannels < 1 || c.InChannels > nn.MaxDim || c.OutChannels != c.InChannels:
-		return fmt.Errorf("in_channels %d and out_channels %d: expected the same number, from 1 to %d", c.InChannels, c.OutChannels,
-			nn.MaxDim)
-	case c.TextEmbedDim < 1 || c.TextEmbedDim > nn.MaxDim || c.AdaLNLoRADim < 1 || c.AdaLNLoRADim > nn.MaxDim:
-		return fmt.Errorf("text_embed_dim %d and adaln_lora_dim %d: expected 1 to %d", c.TextEmbedDim, c.AdaLNLoRADim, nn.MaxDim)
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
+	case c.OutChannels != c.InChannels:
+		return fmt.Errorf("out_channels %d: expected in_channels, %d", c.OutChannels, c.InChannels)
 	case !(hidden >= 1 && hidden <= nn.MaxDim):
 		return fmt.Errorf("mlp_ratio %g: expected a width of 1 to %d", c.MLPRatio, nn.MaxDim)
 	case c.AttentionHeadDim < 18 || c.AttentionHeadDim%2 != 0:
@@ -76,7 +75,7 @@ func (c *CosmosConfig) Validate() error {
 	case c.ImgContextDimIn != nil && *c.ImgContextDimIn > 0:
 		return fmt.Errorf("img_context_dim_in %d: expected null", *c.ImgContextDimIn)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, 0, c.axes(), 3)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.axes(), 3)
 }
 
 // Cosmos is diffusers' CosmosTransformer3DModel for images, videos of one frame.
@@ -103,7 +102,7 @@ func NewCosmos(c CosmosConfig) *Cosmos {
 	m := &Cosmos{
 		PatchEmbed: &cosmosPatchEmbed{Proj: nn.NewLinear(4*in, dim, false)},
 		TimeEmbed: &cosmosEmbedding{
-			TEmbedder: &cosmosTimestepEmbedding{
+			TEmbedder: &timestepEmbedding{
 				Linear1: nn.NewLinear(dim, dim, false), Activation: &nn.SiLU{}, Linear2: nn.NewLinear(dim, 3*dim, false),
 			},
 			Norm: nn.NewRMSNorm(dim, 1e-6),
@@ -262,9 +261,9 @@ type cosmosTime struct {
 // cosmosEmbedding is CosmosEmbedding.
 type cosmosEmbedding struct {
 	nn.Module
-	TimeProj  timeProj                 `w:"time_proj"`
-	TEmbedder *cosmosTimestepEmbedding `w:"t_embedder"`
-	Norm      *nn.RMSNorm              `w:"norm"`
+	TimeProj  timeProj           `w:"time_proj"`
+	TEmbedder *timestepEmbedding `w:"t_embedder"`
+	Norm      *nn.RMSNorm        `w:"norm"`
 }
 
 // Forward takes sinusoids [1, dim], in the dtype of the image x.
@@ -275,18 +274,6 @@ func (e *cosmosEmbedding) Forward(x, sinusoids *mlx.Array) cosmosTime {
 	t.temb, t.embedded = e.Tap2(temb, e.Norm.Forward(y), x)
 	t.active = mlx.WideSiLU(t.embedded)
 	return t
-}
-
-// cosmosTimestepEmbedding is CosmosTimestepEmbedding.
-type cosmosTimestepEmbedding struct {
-	nn.Module
-	Linear1    *nn.Linear `w:"linear_1"`
-	Activation *nn.SiLU   `w:"activation"`
-	Linear2    *nn.Linear `w:"linear_2"`
-}
-
-func (t *cosmosTimestepEmbedding) Forward(x *mlx.Array) *mlx.Array {
-	return t.Tap(t.Linear2.Forward(t.Activation.Forward(t.Linear1.Forward(x))), x)
 }
 
 // cosmosAdaNorm is CosmosAdaLayerNormZero or, without a gate, CosmosAdaLayerNorm: a layer norm whose

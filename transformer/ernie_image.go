@@ -10,17 +10,17 @@ import (
 
 // ErnieImageConfig is transformer/config.json of diffusers' ErnieImageTransformer2DModel.
 type ErnieImageConfig struct {
-	HiddenSize        int     `json:"hidden_size"`
-	NumAttentionHeads int     `json:"num_attention_heads"`
-	NumLayers         int     `json:"num_layers"`
-	FFNHiddenSize     int     `json:"ffn_hidden_size"`
-	InChannels        int     `json:"in_channels"`
+	HiddenSize        int     `json:"hidden_size" size:"1"`
+	NumAttentionHeads int     `json:"num_attention_heads" size:"1"`
+	NumLayers         int     `json:"num_layers" layers:"0"`
+	FFNHiddenSize     int     `json:"ffn_hidden_size" size:"1"`
+	InChannels        int     `json:"in_channels" size:"1"`
 	OutChannels       int     `json:"out_channels"`
 	PatchSize         int     `json:"patch_size"`
-	TextInDim         int     `json:"text_in_dim"`
-	RopeTheta         float64 `json:"rope_theta"`
+	TextInDim         int     `json:"text_in_dim" size:"1"`
+	RopeTheta         float64 `json:"rope_theta" number:"positive"`
 	RopeAxesDim       []int   `json:"rope_axes_dim"`
-	Eps               float64 `json:"eps"`
+	Eps               float64 `json:"eps" number:"nonnegative"`
 	QKLayerNorm       bool    `json:"qk_layernorm"`
 }
 
@@ -34,32 +34,19 @@ func DefaultErnieImageConfig() ErnieImageConfig {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *ErnieImageConfig) Validate() error {
-	for _, size := range []struct {
-		name  string
-		value int
-	}{
-		{"hidden_size", c.HiddenSize}, {"num_attention_heads", c.NumAttentionHeads}, {"ffn_hidden_size", c.FFNHiddenSize},
-		{"in_channels", c.InChannels}, {"text_in_dim", c.TextInDim},
-	} {
-		if size.value < 1 || size.value > nn.MaxDim {
-			return fmt.Errorf("%s %d: expected 1 to %d", size.name, size.value, nn.MaxDim)
-		}
-	}
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.HiddenSize%c.NumAttentionHeads != 0:
 		return fmt.Errorf("hidden_size %d: expected a multiple of num_attention_heads %d", c.HiddenSize, c.NumAttentionHeads)
 	case c.OutChannels != c.InChannels:
 		return fmt.Errorf("out_channels %d: expected in_channels %d", c.OutChannels, c.InChannels)
 	case c.PatchSize != 1:
 		return fmt.Errorf("patch_size %d: expected 1", c.PatchSize)
-	case !(c.RopeTheta > 0):
-		return fmt.Errorf("rope_theta %g: expected a positive number", c.RopeTheta)
-	case !(c.Eps >= 0):
-		return fmt.Errorf("eps %g: must not be negative", c.Eps)
 	case !c.QKLayerNorm:
 		return errors.New("qk_layernorm false: expected true")
 	}
-	return validateJoint(c.NumAttentionHeads, c.HiddenSize/c.NumAttentionHeads, c.NumLayers, 0, c.RopeAxesDim, 3)
+	return validateJoint(c, c.NumAttentionHeads, c.HiddenSize/c.NumAttentionHeads, c.RopeAxesDim, 3)
 }
 
 // ErnieImage is diffusers' ErnieImageTransformer2DModel: blocks over one sequence of image and text, all
@@ -68,14 +55,14 @@ type ErnieImage struct {
 	nn.Module `in:"hidden_states text_bth"`
 	staged
 
-	XEmbedder       *ernieEmbedder     `w:"x_embedder"`
-	TextProj        *nn.Linear         `w:"text_proj"` // nil if the text is as wide as the stream
-	TimeProj        timeProj           `w:"time_proj"`
-	TimeEmbedding   *timestepEmbedding `w:"time_embedding"`
-	AdaLNModulation *nn.Sequential     `w:"adaLN_modulation"`
-	Layers          []*ernieBlock      `w:"layers"`
-	FinalNorm       *ernieFinalNorm    `w:"final_norm"`
-	FinalLinear     *nn.Linear         `w:"final_linear"`
+	XEmbedder       *ernieEmbedder          `w:"x_embedder"`
+	TextProj        *nn.Linear              `w:"text_proj"` // nil if the text is as wide as the stream
+	TimeProj        timeProj                `w:"time_proj"`
+	TimeEmbedding   *timestepEmbedding      `w:"time_embedding"`
+	AdaLNModulation *nn.Sequential          `w:"adaLN_modulation"`
+	Layers          []*ernieBlock           `w:"layers"`
+	FinalNorm       *adaLayerNormContinuous `w:"final_norm"`
+	FinalLinear     *nn.Linear              `w:"final_linear"`
 
 	Config ErnieImageConfig
 }
@@ -87,7 +74,7 @@ func NewErnieImage(c ErnieImageConfig) *ErnieImage {
 		XEmbedder:       &ernieEmbedder{Proj: nn.NewConv2d(c.InChannels, dim, 1, 1, 0)},
 		TimeEmbedding:   newTimestepEmbedding(dim, dim, true),
 		AdaLNModulation: nn.NewSequential(&nn.SiLU{}, nn.NewLinear(dim, 6*dim, true)),
-		FinalNorm:       &ernieFinalNorm{Norm: nn.NewLayerNorm(c.Eps), Linear: nn.NewLinear(dim, 2*dim, true)},
+		FinalNorm:       &adaLayerNormContinuous{Linear: nn.NewLinear(dim, 2*dim, true), Norm: nn.NewLayerNorm(c.Eps)},
 		FinalLinear:     nn.NewLinear(dim, c.OutChannels, true),
 		Config:          c,
 	}
@@ -180,7 +167,7 @@ func (p *erniePass) Output(x *mlx.Array) *mlx.Array {
 // image returns the output [B, L, C] for the tokens x, of which the first n are the image's.
 func (p *erniePass) image(x *mlx.Array, n int) *mlx.Array {
 	defer p.Sharing(p.shares)()
-	y := p.turned(p.FinalLinear.Forward(p.FinalNorm.Forward(x, p.temb)))
+	y := p.turned(p.FinalLinear.Forward(p.FinalNorm.Forward(x, stepTime{temb: p.temb})))
 	return p.shares.Streams(0, 1).Whole(y.Slice(1, 0, n))
 }
 
@@ -260,18 +247,4 @@ func (f *ernieFeedForward) Forward(x *mlx.Array) *mlx.Array {
 	in := f.In.Forward(x)
 	y := mlx.GEGLU(wideColumns(in[0]), wideColumns(in[1]))
 	return f.Tap(f.LinearFC2.ForwardWide(y, x.Dtype()), x)
-}
-
-// ernieFinalNorm is ErnieImageAdaLNContinuous.
-type ernieFinalNorm struct {
-	nn.Module `in:"0 1"`
-	Norm      *nn.LayerNorm `w:"norm"`
-	Linear    *nn.Linear    `w:"linear"`
-}
-
-// Forward takes x [B, L, dim] and the embedding of the time [1, dim].
-func (n *ernieFinalNorm) Forward(x, temb *mlx.Array) *mlx.Array {
-	parts := n.Linear.Forward(temb).ExpandDims(1).Split(2, -1)
-	m := modulation{Scale: parts[0], Shift: parts[1]} // the scale first, as in AdaLayerNormContinuous
-	return n.Tap(m.norm(n.Norm, x), x, temb)
 }

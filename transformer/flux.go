@@ -1,7 +1,6 @@
 package transformer
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -13,12 +12,12 @@ type FluxConfig struct {
 	PatchSize           int   `json:"patch_size"`
 	InChannels          int   `json:"in_channels"`
 	OutChannels         *int  `json:"out_channels"`
-	NumLayers           int   `json:"num_layers"`
-	NumSingleLayers     int   `json:"num_single_layers"`
+	NumLayers           int   `json:"num_layers" layers:"0"`
+	NumSingleLayers     int   `json:"num_single_layers" layers:"0"`
 	AttentionHeadDim    int   `json:"attention_head_dim"`
 	NumAttentionHeads   int   `json:"num_attention_heads"`
-	JointAttentionDim   int   `json:"joint_attention_dim"`
-	PooledProjectionDim int   `json:"pooled_projection_dim"`
+	JointAttentionDim   int   `json:"joint_attention_dim" size:"1"`
+	PooledProjectionDim int   `json:"pooled_projection_dim" size:"1"`
 	GuidanceEmbeds      bool  `json:"guidance_embeds"`
 	AxesDimsRope        []int `json:"axes_dims_rope"`
 }
@@ -41,12 +40,8 @@ func (c *FluxConfig) Validate() error {
 	case c.Predicted() < 4 || c.Predicted()%4 != 0 || c.Predicted() > c.InChannels:
 		return fmt.Errorf("out_channels %d: expected 4 for each channel of the latents, and at most in_channels, %d",
 			*c.OutChannels, c.InChannels)
-	case c.JointAttentionDim < 1 || c.PooledProjectionDim < 1:
-		return errors.New("joint_attention_dim and pooled_projection_dim must be positive")
-	case c.JointAttentionDim > nn.MaxDim || c.PooledProjectionDim > nn.MaxDim:
-		return fmt.Errorf("joint_attention_dim %d, pooled_projection_dim %d: too large", c.JointAttentionDim, c.PooledProjectionDim)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, c.NumSingleLayers, c.AxesDimsRope, 3)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 3)
 }
 
 // Predicted returns the number of channels of a token's prediction: in_channels, or fewer if the
@@ -115,6 +110,10 @@ type FluxSequence struct {
 // even. The text is at (0, 0, 0), the patch in row y and column x at (0, y, x), and
 // that of reference r, from 0, at (1+r, y, x).
 func (m *Flux) Sequence(height, width, text int, references ...[2]int) (*FluxSequence, error) {
+	return newFluxSequence(height, width, text, references, m.Config.AxesDimsRope, fluxTheta)
+}
+
+func newFluxSequence(height, width, text int, references [][2]int, axes []int, theta float64) (*FluxSequence, error) {
 	s := &FluxSequence{h: height / 2, w: width / 2, text: text}
 	positions := make([][]int, text)
 	for i := range positions {
@@ -126,8 +125,7 @@ func (m *Flux) Sequence(height, width, text int, references ...[2]int) (*FluxSeq
 		}
 		positions = appendGrid(positions, size[0]/2, size[1]/2, i, 3)
 	}
-	s.positions = positionArray(positions)
-	s.rope = nn.NewFluxRope(positions, m.Config.AxesDimsRope, fluxTheta)
+	s.positions, s.rope = positionArray(positions), nn.NewFluxRope(positions, axes, theta)
 	return s, nil
 }
 
@@ -224,12 +222,13 @@ type fluxTimeTextEmbed struct {
 	TimeProj         timeProj           `w:"time_proj"`
 	TimestepEmbedder *timestepEmbedding `w:"timestep_embedder"`
 	GuidanceEmbedder *timestepEmbedding `w:"guidance_embedder"`
-	TextEmbedder     *textProjection    `w:"text_embedder"`
+	TextEmbedder     *timestepEmbedding `w:"text_embedder"`
 }
 
 func newFluxTimeTextEmbed(dim, pooled int, guidance bool) *fluxTimeTextEmbed {
-	t := &fluxTimeTextEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true),
-		TextEmbedder: newTextProjection(pooled, dim)}
+	t := &fluxTimeTextEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true), TextEmbedder: &timestepEmbedding{
+		Linear1: nn.NewLinear(pooled, dim, true), Act1: &nn.SiLU{}, Linear2: nn.NewLinear(dim, dim, true),
+	}}
 	if guidance {
 		t.GuidanceEmbedder = newTimestepEmbedding(timestepFeatures, dim, true)
 	}

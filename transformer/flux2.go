@@ -10,18 +10,18 @@ import (
 // Flux2Config is transformer/config.json of diffusers' Flux2Transformer2DModel.
 type Flux2Config struct {
 	PatchSize                int     `json:"patch_size"`
-	InChannels               int     `json:"in_channels"`
+	InChannels               int     `json:"in_channels" size:"1"`
 	OutChannels              *int    `json:"out_channels"`
-	NumLayers                int     `json:"num_layers"`
-	NumSingleLayers          int     `json:"num_single_layers"`
+	NumLayers                int     `json:"num_layers" layers:"0"`
+	NumSingleLayers          int     `json:"num_single_layers" layers:"0"`
 	AttentionHeadDim         int     `json:"attention_head_dim"`
 	NumAttentionHeads        int     `json:"num_attention_heads"`
-	JointAttentionDim        int     `json:"joint_attention_dim"`
-	TimestepGuidanceChannels int     `json:"timestep_guidance_channels"`
+	JointAttentionDim        int     `json:"joint_attention_dim" size:"1"`
+	TimestepGuidanceChannels int     `json:"timestep_guidance_channels" size:"2" multiple:"2"`
 	MLPRatio                 float64 `json:"mlp_ratio"`
 	AxesDimsRope             []int   `json:"axes_dims_rope"`
-	RopeTheta                float64 `json:"rope_theta"`
-	Eps                      float64 `json:"eps"`
+	RopeTheta                float64 `json:"rope_theta" number:"positive"`
+	Eps                      float64 `json:"eps" number:"nonnegative"`
 	GuidanceEmbeds           bool    `json:"guidance_embeds"`
 }
 
@@ -39,20 +39,14 @@ func (c *Flux2Config) Validate() error {
 	switch {
 	case c.PatchSize != 1:
 		return fmt.Errorf("patch_size %d: expected 1 (the autoencoder's latents are patches)", c.PatchSize)
-	case c.InChannels < 1 || c.InChannels > nn.MaxDim:
-		return fmt.Errorf("in_channels %d: expected 1 to %d", c.InChannels, nn.MaxDim)
 	case outChannels(c.OutChannels, c.InChannels) != c.InChannels:
 		return fmt.Errorf("out_channels %d: expected in_channels, %d", *c.OutChannels, c.InChannels)
-	case c.JointAttentionDim < 1 || c.JointAttentionDim > nn.MaxDim:
-		return fmt.Errorf("joint_attention_dim %d: expected 1 to %d", c.JointAttentionDim, nn.MaxDim)
-	case c.TimestepGuidanceChannels < 2 || c.TimestepGuidanceChannels%2 != 0 || c.TimestepGuidanceChannels > nn.MaxDim:
-		return fmt.Errorf("timestep_guidance_channels %d: must be positive and even", c.TimestepGuidanceChannels)
-	case !(c.MLPRatio > 0 && c.MLPRatio <= 64) || !(c.RopeTheta > 0) || !(c.Eps >= 0):
-		return fmt.Errorf("mlp_ratio %v, rope_theta %v, eps %v: must be positive", c.MLPRatio, c.RopeTheta, c.Eps)
+	case !(c.MLPRatio > 0 && c.MLPRatio <= 64):
+		return fmt.Errorf("mlp_ratio %v: must be positive, and at most 64", c.MLPRatio)
 	case c.NumAttentionHeads > 0 && c.AttentionHeadDim > 0 && c.hidden() < 1:
 		return fmt.Errorf("mlp_ratio %v: the feed-forward has no features", c.MLPRatio)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, c.NumSingleLayers, c.AxesDimsRope, 4)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 4)
 }
 
 // Flux2 is diffusers' Flux2Transformer2DModel.

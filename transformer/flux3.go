@@ -9,18 +9,18 @@ import (
 
 // Flux3Config is transformer/config.json of diffusers' Flux3Transformer2DModel.
 type Flux3Config struct {
-	InChannels        int     `json:"in_channels"`
+	InChannels        int     `json:"in_channels" size:"1"`
 	CondInChannels    int     `json:"cond_in_channels"`
-	NumLayers         int     `json:"num_layers"`
-	NumSingleLayers   int     `json:"num_single_layers"`
+	NumLayers         int     `json:"num_layers" layers:"0"`
+	NumSingleLayers   int     `json:"num_single_layers" layers:"0"`
 	AttentionHeadDim  int     `json:"attention_head_dim"`
 	NumAttentionHeads int     `json:"num_attention_heads"`
-	JointAttentionDim int     `json:"joint_attention_dim"`
-	TimestepChannels  int     `json:"timestep_channels"`
+	JointAttentionDim int     `json:"joint_attention_dim" size:"1"`
+	TimestepChannels  int     `json:"timestep_channels" size:"2" multiple:"2"`
 	MLPRatio          float64 `json:"mlp_ratio"`
 	AxesDimsRope      []int   `json:"axes_dims_rope"`
-	RopeTheta         float64 `json:"rope_theta"`
-	Eps               float64 `json:"eps"`
+	RopeTheta         float64 `json:"rope_theta" number:"positive"`
+	Eps               float64 `json:"eps" number:"nonnegative"`
 	FlowMap           bool    `json:"flow_map"`
 }
 
@@ -36,20 +36,14 @@ func DefaultFlux3Config() Flux3Config {
 // Validate returns an error if the model cannot be run with the config.
 func (c *Flux3Config) Validate() error {
 	switch {
-	case c.InChannels < 1 || c.InChannels > nn.MaxDim:
-		return fmt.Errorf("in_channels %d: expected 1 to %d", c.InChannels, nn.MaxDim)
 	case c.CondInChannels != c.InChannels:
 		return fmt.Errorf("cond_in_channels %d: expected in_channels, %d", c.CondInChannels, c.InChannels)
-	case c.JointAttentionDim < 1 || c.JointAttentionDim > nn.MaxDim:
-		return fmt.Errorf("joint_attention_dim %d: expected 1 to %d", c.JointAttentionDim, nn.MaxDim)
-	case c.TimestepChannels < 2 || c.TimestepChannels%2 != 0 || c.TimestepChannels > nn.MaxDim:
-		return fmt.Errorf("timestep_channels %d: must be positive and even", c.TimestepChannels)
-	case !(c.MLPRatio > 0 && c.MLPRatio <= 64) || !(c.RopeTheta > 0) || !(c.Eps >= 0):
-		return fmt.Errorf("mlp_ratio %v, rope_theta %v, eps %v: must be positive", c.MLPRatio, c.RopeTheta, c.Eps)
+	case !(c.MLPRatio > 0 && c.MLPRatio <= 64):
+		return fmt.Errorf("mlp_ratio %v: must be positive, and at most 64", c.MLPRatio)
 	case c.NumAttentionHeads > 0 && c.AttentionHeadDim > 0 && c.hidden() < 1:
 		return fmt.Errorf("mlp_ratio %v: the feed-forward has no features", c.MLPRatio)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, c.NumSingleLayers, c.AxesDimsRope, 4)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 4)
 }
 
 func (c *Flux3Config) dim() int { return c.NumAttentionHeads * c.AttentionHeadDim }
@@ -81,8 +75,8 @@ type Flux3 struct {
 	TxtModeBlocks []*flux3ModeBlock   `w:"txt_mode_blocks"`
 	SingleBlocks  []*flux3SingleBlock `w:"single_transformer_blocks"`
 
-	NormOut *flux3NormOut `w:"norm_out"`
-	ProjOut *nn.Linear    `w:"proj_out"`
+	NormOut *adaLayerNormContinuous `w:"norm_out"`
+	ProjOut *nn.Linear              `w:"proj_out"`
 
 	Config Flux3Config
 }
@@ -94,7 +88,7 @@ func NewFlux3(c Flux3Config) *Flux3 {
 		TimestepEmbedder: newTimestepEmbedding(c.TimestepChannels, dim, false),
 		EarlyModulations: newFlux3Modulations(dim), SingleModulations: newFlux3Modulations(dim),
 		ContextEmbedder: nn.NewLinear(c.JointAttentionDim, dim, false),
-		NormOut:         &flux3NormOut{Act: &nn.SiLU{}, Linear: nn.NewLinear(dim, 2*dim, false), Norm: nn.NewLayerNorm(c.Eps)},
+		NormOut:         &adaLayerNormContinuous{Act: &nn.SiLU{}, Linear: nn.NewLinear(dim, 2*dim, false), Norm: nn.NewLayerNorm(c.Eps)},
 		ProjOut:         nn.NewLinear(dim, c.InChannels, false),
 		Config:          c,
 	}
@@ -249,7 +243,9 @@ func (p *flux3Pass) Output(image *mlx.Array) *mlx.Array {
 	if n := p.shares.Count(1); image.Dim(1) > n {
 		image = image.Slice(1, 0, n)
 	}
-	out := p.shares.Streams(1, 2).Output(&p.Module, func() *mlx.Array { return p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)) })
+	out := p.shares.Streams(1, 2).Output(&p.Module, func() *mlx.Array {
+		return p.ProjOut.Forward(p.NormOut.Forward(image, stepTime{temb: p.temb}))
+	})
 	s := p.Flux2Sequence
 	out = p.Tap(out, p.tokens, p.textTokens, s.target.at, s.text.at, p.references, s.references.at)
 	return unflatten(out, p.h, p.w)
@@ -347,18 +343,4 @@ func (b *flux3SingleBlock) Forward(c, x *mlx.Array, ofContent, ofText flux3Modul
 	t := c.Dim(1)
 	nextC, nextX = ofText.add(c, y.Slice(1, 0, t)), ofContent.add(x, y.Slice(1, t, y.Dim(1)))
 	return b.Tap2(nextC, nextX, x, c, ofContent.tapped, ofText.tapped, j.emb[0], j.emb[1])
-}
-
-// flux3NormOut is Flux3AdaLayerNorm.
-type flux3NormOut struct {
-	nn.Module `in:"0 1"`
-	Act       *nn.SiLU      `w:"act_fn"`
-	Linear    *nn.Linear    `w:"linear"`
-	Norm      *nn.LayerNorm `w:"norm"`
-}
-
-// Forward takes x [B, L, dim] and the embedding of time [B, 1 or L, dim].
-func (n *flux3NormOut) Forward(x, temb *mlx.Array) *mlx.Array {
-	parts := n.Linear.Forward(n.Act.Forward(temb)).Split(2, -1)
-	return n.Tap(modulation{Scale: parts[0], Shift: parts[1]}.norm(n.Norm, x), x, temb)
 }

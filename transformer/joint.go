@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -19,12 +20,15 @@ func (t *timeProj) Forward(sinusoids *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	return t.Tap(sinusoids).AsType(dtype)
 }
 
-// timestepEmbedding is TimestepEmbedding.
+// timestepEmbedding is TimestepEmbedding or, with other names for its activation, PixArtAlphaTextProjection and
+// CosmosTimestepEmbedding.
 type timestepEmbedding struct {
 	nn.Module
-	Linear1 *nn.Linear `w:"linear_1"`
-	Act     *nn.SiLU   `w:"act"`
-	Linear2 *nn.Linear `w:"linear_2"`
+	Linear1    *nn.Linear `w:"linear_1"`
+	Act        *nn.SiLU   `w:"act"`
+	Act1       *nn.SiLU   `w:"act_1"`
+	Activation *nn.SiLU   `w:"activation"`
+	Linear2    *nn.Linear `w:"linear_2"`
 }
 
 func newTimestepEmbedding(in, dim int, bias bool) *timestepEmbedding {
@@ -32,24 +36,7 @@ func newTimestepEmbedding(in, dim int, bias bool) *timestepEmbedding {
 }
 
 func (t *timestepEmbedding) Forward(x *mlx.Array) *mlx.Array {
-	return t.Tap(t.Linear2.Forward(t.Act.Forward(t.Linear1.Forward(x))), x)
-}
-
-// textProjection is PixArtAlphaTextProjection, which is a TimestepEmbedding with
-// another name for its activation.
-type textProjection struct {
-	nn.Module
-	Linear1 *nn.Linear `w:"linear_1"`
-	Act1    *nn.SiLU   `w:"act_1"`
-	Linear2 *nn.Linear `w:"linear_2"`
-}
-
-func newTextProjection(in, dim int) *textProjection {
-	return &textProjection{Linear1: nn.NewLinear(in, dim, true), Act1: &nn.SiLU{}, Linear2: nn.NewLinear(dim, dim, true)}
-}
-
-func (t *textProjection) Forward(x *mlx.Array) *mlx.Array {
-	return t.Tap(t.Linear2.Forward(t.Act1.Forward(t.Linear1.Forward(x))), x)
+	return t.Tap(t.Linear2.Forward(cmp.Or(t.Act, t.Act1, t.Activation).Forward(t.Linear1.Forward(x))), x)
 }
 
 // A modulation has the shift, scale and gate of adaptive layer norm: each is
@@ -175,10 +162,12 @@ func between(n, start, stop int) *mlx.Array {
 	return mlx.FromFloat32(inside, 1, n, 1).Equal(mlx.Scalar(1, mlx.Float32))
 }
 
-// adaLayerNormContinuous is AdaLayerNormContinuous with a layer norm.
+// adaLayerNormContinuous is AdaLayerNormContinuous with a layer norm, ErnieImageAdaLNContinuous, which has no activation, or
+// Flux3AdaLayerNorm.
 type adaLayerNormContinuous struct {
 	nn.Module `in:"0 1"`
 	SiLU      *nn.SiLU      `w:"silu"`
+	Act       *nn.SiLU      `w:"act_fn"`
 	Linear    *nn.Linear    `w:"linear"`
 	Norm      *nn.LayerNorm `w:"norm"`
 }
@@ -187,9 +176,13 @@ func newAdaLayerNormContinuous(dim int, eps float64, bias bool) *adaLayerNormCon
 	return &adaLayerNormContinuous{SiLU: &nn.SiLU{}, Linear: nn.NewLinear(dim, 2*dim, bias), Norm: nn.NewLayerNorm(eps)}
 }
 
-// Forward takes x [B, L, dim] and the time of the step.
+// Forward takes x [B, L, dim] and the time of the step, whose embedding may be that of each token, [B, L, dim].
 func (n *adaLayerNormContinuous) Forward(x *mlx.Array, t stepTime) *mlx.Array {
-	parts := t.projectSiLU(n.SiLU, n.Linear).ExpandDims(1).Split(2, -1)
+	all := t.projectSiLU(cmp.Or(n.SiLU, n.Act), n.Linear)
+	if all.Ndim() == 2 {
+		all = all.ExpandDims(1)
+	}
+	parts := all.Split(2, -1)
 	m := modulation{Scale: parts[0], Shift: parts[1]} // the scale first, unlike everywhere else
 	return n.Tap(m.norm(n.Norm, x), x, t.temb)
 }
@@ -474,8 +467,11 @@ func outChannels(out *int, in int) int {
 	return *out
 }
 
-// validateJoint checks the fields that configs of joint transformers share.
-func validateJoint(heads, headDim, layers, singleLayers int, axes []int, wantAxes int) error {
+// validateJoint checks the ranges of a config's fields, and those that configs of joint transformers share.
+func validateJoint(config any, heads, headDim int, axes []int, wantAxes int) error {
+	if err := nn.CheckConfig(config); err != nil {
+		return err
+	}
 	sum := 0
 	for _, d := range axes {
 		if d <= 0 || d%2 != 0 || d > nn.MaxDim {
@@ -486,8 +482,6 @@ func validateJoint(heads, headDim, layers, singleLayers int, axes []int, wantAxe
 	switch {
 	case heads < 1 || headDim < 1 || heads > nn.MaxDim || headDim > nn.MaxDim || heads*headDim > nn.MaxDim:
 		return fmt.Errorf("num_attention_heads %d of attention_head_dim %d: expected a width of 1 to %d", heads, headDim, nn.MaxDim)
-	case layers < 0 || layers > nn.MaxLayers || singleLayers < 0 || singleLayers > nn.MaxLayers:
-		return fmt.Errorf("num_layers %d and num_single_layers %d: expected 0 to %d", layers, singleLayers, nn.MaxLayers)
 	case len(axes) != wantAxes || sum != headDim:
 		return fmt.Errorf("axes_dims_rope %v: %d axes must sum to attention_head_dim %d", axes, wantAxes, headDim)
 	}

@@ -167,7 +167,7 @@ func TestFlux2ConfigErrors(t *testing.T) {
 		"joint_attention_dim 0":        func(c *transformer.Flux2Config) { c.JointAttentionDim = 0 },
 		"timestep_guidance_channels 7": func(c *transformer.Flux2Config) { c.TimestepGuidanceChannels = 7 },
 		"mlp_ratio 0.0001":             func(c *transformer.Flux2Config) { c.MLPRatio = 1e-4 },
-		"mlp_ratio 0,":                 func(c *transformer.Flux2Config) { c.MLPRatio = 0 },
+		"mlp_ratio 0:":                 func(c *transformer.Flux2Config) { c.MLPRatio = 0 },
 		"rope_theta -1":                func(c *transformer.Flux2Config) { c.RopeTheta = -1 },
 		"4 axes must sum":              func(c *transformer.Flux2Config) { c.AxesDimsRope = []int{32, 48, 48} },
 	} {

@@ -10,22 +10,22 @@ import (
 // Krea2Config is transformer/config.json of diffusers' Krea2Transformer2DModel.
 type Krea2Config struct {
 	InChannels             int     `json:"in_channels"`
-	NumLayers              int     `json:"num_layers"`
+	NumLayers              int     `json:"num_layers" layers:"0"`
 	AttentionHeadDim       int     `json:"attention_head_dim"`
 	NumAttentionHeads      int     `json:"num_attention_heads"`
-	NumKeyValueHeads       int     `json:"num_key_value_heads"`
-	IntermediateSize       int     `json:"intermediate_size"`
-	TimestepEmbedDim       int     `json:"timestep_embed_dim"`
-	TextHiddenDim          int     `json:"text_hidden_dim"`
-	NumTextLayers          int     `json:"num_text_layers"`
-	TextNumAttentionHeads  int     `json:"text_num_attention_heads"`
-	TextNumKeyValueHeads   int     `json:"text_num_key_value_heads"`
-	TextIntermediateSize   int     `json:"text_intermediate_size"`
-	NumLayerwiseTextBlocks int     `json:"num_layerwise_text_blocks"`
-	NumRefinerTextBlocks   int     `json:"num_refiner_text_blocks"`
+	NumKeyValueHeads       int     `json:"num_key_value_heads" size:"1"`
+	IntermediateSize       int     `json:"intermediate_size" size:"1"`
+	TimestepEmbedDim       int     `json:"timestep_embed_dim" size:"2" multiple:"2"`
+	TextHiddenDim          int     `json:"text_hidden_dim" size:"1"`
+	NumTextLayers          int     `json:"num_text_layers" size:"1"`
+	TextNumAttentionHeads  int     `json:"text_num_attention_heads" size:"1"`
+	TextNumKeyValueHeads   int     `json:"text_num_key_value_heads" size:"1"`
+	TextIntermediateSize   int     `json:"text_intermediate_size" size:"1"`
+	NumLayerwiseTextBlocks int     `json:"num_layerwise_text_blocks" layers:"0"`
+	NumRefinerTextBlocks   int     `json:"num_refiner_text_blocks" layers:"0"`
 	AxesDimsRope           []int   `json:"axes_dims_rope"`
-	RopeTheta              float64 `json:"rope_theta"`
-	NormEps                float64 `json:"norm_eps"`
+	RopeTheta              float64 `json:"rope_theta" number:"positive"`
+	NormEps                float64 `json:"norm_eps" number:"nonnegative"`
 }
 
 // DefaultKrea2Config returns the values that diffusers uses for fields that a config lacks: those of
@@ -44,40 +44,19 @@ func (c *Krea2Config) Width() int { return c.NumAttentionHeads * c.AttentionHead
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *Krea2Config) Validate() error {
-	for _, size := range []struct {
-		name  string
-		value int
-	}{
-		{"intermediate_size", c.IntermediateSize}, {"text_hidden_dim", c.TextHiddenDim},
-		{"text_intermediate_size", c.TextIntermediateSize}, {"num_text_layers", c.NumTextLayers},
-		{"num_key_value_heads", c.NumKeyValueHeads}, {"text_num_attention_heads", c.TextNumAttentionHeads},
-		{"text_num_key_value_heads", c.TextNumKeyValueHeads},
-	} {
-		if size.value < 1 || size.value > nn.MaxDim {
-			return fmt.Errorf("%s %d: expected 1 to %d", size.name, size.value, nn.MaxDim)
-		}
-	}
-	layerwise, refiner := c.NumLayerwiseTextBlocks, c.NumRefinerTextBlocks
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.InChannels < 4 || c.InChannels%4 != 0 || c.InChannels > nn.MaxDim:
 		return fmt.Errorf("in_channels %d: expected 4 for each channel of the latents", c.InChannels)
-	case c.TimestepEmbedDim < 2 || c.TimestepEmbedDim%2 != 0 || c.TimestepEmbedDim > nn.MaxDim:
-		return fmt.Errorf("timestep_embed_dim %d: expected an even number from 2 to %d", c.TimestepEmbedDim, nn.MaxDim)
 	case c.NumAttentionHeads%c.NumKeyValueHeads != 0:
 		return fmt.Errorf("num_attention_heads %d: expected a multiple of num_key_value_heads %d", c.NumAttentionHeads,
 			c.NumKeyValueHeads)
 	case c.TextNumAttentionHeads%c.TextNumKeyValueHeads != 0 || c.TextHiddenDim%c.TextNumAttentionHeads != 0:
 		return fmt.Errorf("text_num_attention_heads %d: expected a multiple of text_num_key_value_heads %d that divides "+
 			"text_hidden_dim %d", c.TextNumAttentionHeads, c.TextNumKeyValueHeads, c.TextHiddenDim)
-	case layerwise < 0 || layerwise > nn.MaxLayers || refiner < 0 || refiner > nn.MaxLayers:
-		return fmt.Errorf("num_layerwise_text_blocks %d and num_refiner_text_blocks %d: expected 0 to %d", layerwise, refiner,
-			nn.MaxLayers)
-	case !(c.RopeTheta > 0):
-		return fmt.Errorf("rope_theta %g: expected a positive number", c.RopeTheta)
-	case !(c.NormEps >= 0):
-		return fmt.Errorf("norm_eps %g: must not be negative", c.NormEps)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, 0, c.AxesDimsRope, 3)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 3)
 }
 
 // Krea2 is diffusers' Krea2Transformer2DModel.
@@ -137,30 +116,10 @@ func NewKrea2(c Krea2Config) *Krea2 {
 	return m
 }
 
-// Krea2Sequence is the layout of an image size with a number of text tokens. It is the same for all
-// steps.
-type Krea2Sequence struct {
-	shared
-	h, w, text int // size in patches, and tokens
-	rope       nn.Rope
-	positions  *mlx.Array
-}
-
 // Sequence lays out latents of height×width, both even, with a text of the given number of tokens.
 // The text is at (0, 0, 0), and the patch in row y and column x at (0, y, x).
-func (m *Krea2) Sequence(height, width, text int) (*Krea2Sequence, error) {
-	if height < 2 || width < 2 || height%2 != 0 || width%2 != 0 {
-		return nil, fmt.Errorf("latents of %d×%d: expected even sides", height, width)
-	}
-	s := &Krea2Sequence{h: height / 2, w: width / 2, text: text}
-	positions := make([][]int, text)
-	for i := range positions {
-		positions[i] = make([]int, 3)
-	}
-	positions = appendGrid(positions, s.h, s.w, 0, 3)
-	s.positions = positionArray(positions)
-	s.rope = nn.NewFluxRope(positions, m.Config.AxesDimsRope, m.Config.RopeTheta)
-	return s, nil
+func (m *Krea2) Sequence(height, width, text int) (*FluxSequence, error) {
+	return newFluxSequence(height, width, text, nil, m.Config.AxesDimsRope, m.Config.RopeTheta)
 }
 
 // Timestep is the sinusoidal embedding [1, timestep_embed_dim] that Forward takes, for a time t from
@@ -172,7 +131,7 @@ func (m *Krea2) Timestep(t float32) *mlx.Array {
 // Pass returns the forward pass, whose output is the velocity [B, C, H, W] of latents. Text are hidden states of the text
 // encoder [B, T, num_text_layers, text_hidden_dim], whose fusion belongs to the embedding, or the result of
 // [Krea2.FuseText] for them. It computes in the dtype of the latents, in float16 with float32 residual streams.
-func (m *Krea2) Pass(in Inputs, s *Krea2Sequence) Pass {
+func (m *Krea2) Pass(in Inputs, s *FluxSequence) Pass {
 	p := &krea2Pass{Krea2: m, s: s, tokens: Pack(in.Latents), text: in.Text}
 	p.shares = nn.NewShares(s.group, s.text, s.h*s.w)
 	p.temb = m.TimeEmbed.Forward(in.Timestep.AsType(in.Latents.Dtype()))
@@ -182,7 +141,7 @@ func (m *Krea2) Pass(in Inputs, s *Krea2Sequence) Pass {
 
 type krea2Pass struct {
 	*Krea2
-	s                *Krea2Sequence
+	s                *FluxSequence
 	tokens, text     *mlx.Array
 	temb, modulation *mlx.Array // [1, 1, dim] and [1, 1, 6·dim]
 	shares           *nn.Shares // of text and image

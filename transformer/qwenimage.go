@@ -15,10 +15,10 @@ type QwenImageConfig struct {
 	PatchSize          int   `json:"patch_size"`
 	InChannels         int   `json:"in_channels"`
 	OutChannels        *int  `json:"out_channels"`
-	NumLayers          int   `json:"num_layers"`
+	NumLayers          int   `json:"num_layers" layers:"0"`
 	AttentionHeadDim   int   `json:"attention_head_dim"`
 	NumAttentionHeads  int   `json:"num_attention_heads"`
-	JointAttentionDim  int   `json:"joint_attention_dim"`
+	JointAttentionDim  int   `json:"joint_attention_dim" size:"1"`
 	GuidanceEmbeds     bool  `json:"guidance_embeds"`
 	AxesDimsRope       []int `json:"axes_dims_rope"`
 	ZeroCondT          bool  `json:"zero_cond_t"`
@@ -49,10 +49,8 @@ func (c *QwenImageConfig) Validate() error {
 		return fmt.Errorf("in_channels %d: expected 4 for each channel of the latents", c.InChannels)
 	case out != c.InChannels/4:
 		return fmt.Errorf("out_channels %d: expected %d, a quarter of in_channels", out, c.InChannels/4)
-	case c.JointAttentionDim < 1 || c.JointAttentionDim > nn.MaxDim:
-		return fmt.Errorf("joint_attention_dim %d: expected 1 to %d", c.JointAttentionDim, nn.MaxDim)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, 0, c.AxesDimsRope, 3)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 3)
 }
 
 // QwenImage is diffusers' QwenImageTransformer2DModel.

@@ -10,12 +10,12 @@ import (
 // QwenImage21Config is transformer/config.json of diffusers' QwenImage21Transformer2DModel.
 type QwenImage21Config struct {
 	PatchSize         int     `json:"patch_size"`
-	InChannels        int     `json:"in_channels"`
+	InChannels        int     `json:"in_channels" size:"1"`
 	OutChannels       *int    `json:"out_channels"`
-	NumLayers         int     `json:"num_layers"`
+	NumLayers         int     `json:"num_layers" layers:"0"`
 	AttentionHeadDim  int     `json:"attention_head_dim"`
 	NumAttentionHeads int     `json:"num_attention_heads"`
-	ContextInDim      int     `json:"context_in_dim"`
+	ContextInDim      int     `json:"context_in_dim" size:"1"`
 	MLPRatio          int     `json:"mlp_ratio"`
 	AxesDimsRope      []int   `json:"axes_dims_rope"`
 	Eps               float64 `json:"eps"`
@@ -35,18 +35,14 @@ func (c *QwenImage21Config) Validate() error {
 	switch {
 	case c.PatchSize != 1:
 		return fmt.Errorf("patch_size %d: expected 1 (the pipeline does not pack latents)", c.PatchSize)
-	case c.InChannels < 1 || c.InChannels > nn.MaxDim:
-		return fmt.Errorf("in_channels %d: expected 1 to %d", c.InChannels, nn.MaxDim)
 	case outChannels(c.OutChannels, c.InChannels) != c.InChannels:
 		return fmt.Errorf("out_channels %d: expected in_channels, %d", *c.OutChannels, c.InChannels)
-	case c.ContextInDim < 1 || c.ContextInDim > nn.MaxDim:
-		return fmt.Errorf("context_in_dim %d: expected 1 to %d", c.ContextInDim, nn.MaxDim)
 	case c.MLPRatio < 1 || c.MLPRatio > 64:
 		return fmt.Errorf("mlp_ratio %d: expected 1 to 64", c.MLPRatio)
 	case !(c.Eps >= 0 && c.Eps < 1):
 		return fmt.Errorf("eps %v: expected 0 to 1", c.Eps)
 	}
-	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, 0, c.AxesDimsRope, 3)
+	return validateJoint(c, c.NumAttentionHeads, c.AttentionHeadDim, c.AxesDimsRope, 3)
 }
 
 // QwenImage21 is diffusers' QwenImage21Transformer2DModel. Its sequence is the prompt, with the

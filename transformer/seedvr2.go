@@ -10,20 +10,20 @@ import (
 
 // NaDiTConfig has the arguments of SeedVR2's NaDiT that its published sizes differ in, with the names of its makers.
 type NaDiTConfig struct {
-	VidInChannels  int     `json:"vid_in_channels"` // noise, the image's latents, and a mask
-	VidOutChannels int     `json:"vid_out_channels"`
-	VidDim         int     `json:"vid_dim"` // of both streams
-	TxtInDim       int     `json:"txt_in_dim"`
+	VidInChannels  int     `json:"vid_in_channels" size:"1"` // noise, the image's latents, and a mask
+	VidOutChannels int     `json:"vid_out_channels" size:"1"`
+	VidDim         int     `json:"vid_dim" size:"1"` // of both streams
+	TxtInDim       int     `json:"txt_in_dim" size:"1"`
 	Heads          int     `json:"heads"`
 	HeadDim        int     `json:"head_dim"`
-	NumLayers      int     `json:"num_layers"`
-	MMLayers       int     `json:"mm_layers"` // the first blocks, which have weights for each stream; the others share them
+	NumLayers      int     `json:"num_layers" layers:"1"`
+	MMLayers       int     `json:"mm_layers" layers:"0"` // the first blocks, which have weights for each stream; the others share them
 	MLPType        string  `json:"mlp_type"`
-	MLPDim         int     `json:"mlp_dim"` // of the feed-forwards; the makers derive it from expand_ratio
+	MLPDim         int     `json:"mlp_dim" size:"1"` // of the feed-forwards; the makers derive it from expand_ratio
 	VidOutNorm     bool    `json:"vid_out_norm"`
 	RopeType       string  `json:"rope_type"`
 	RopeDim        int     `json:"rope_dim"`
-	NormEps        float64 `json:"norm_eps"`
+	NormEps        float64 `json:"norm_eps" number:"nonnegative"`
 	Window         [2]int  `json:"window"` // windows along the height and the width of a 720p video
 }
 
@@ -37,22 +37,15 @@ func DefaultNaDiTConfig() NaDiTConfig {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *NaDiTConfig) Validate() error {
-	for _, size := range []struct {
-		name  string
-		value int
-	}{
-		{"vid_in_channels", c.VidInChannels}, {"vid_out_channels", c.VidOutChannels}, {"vid_dim", c.VidDim}, {"txt_in_dim", c.TxtInDim},
-		{"mlp_dim", c.MLPDim}, {"window", min(c.Window[0], c.Window[1])},
-	} {
-		if size.value < 1 || size.value > nn.MaxDim {
-			return fmt.Errorf("%s %d: expected 1 to %d", size.name, size.value, nn.MaxDim)
-		}
-	}
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
+	case min(c.Window[0], c.Window[1]) < 1 || max(c.Window[0], c.Window[1]) > nn.MaxDim:
+		return fmt.Errorf("window %v: expected 1 to %d", c.Window, nn.MaxDim)
 	case c.Heads < 1 || c.HeadDim < 2 || c.HeadDim%2 != 0 || c.Heads > nn.MaxDim/c.HeadDim:
 		return fmt.Errorf("heads %d of head_dim %d: expected an even size and a width of at most %d", c.Heads, c.HeadDim, nn.MaxDim)
-	case c.NumLayers < 1 || c.NumLayers > nn.MaxLayers || c.MMLayers < 0 || c.MMLayers > c.NumLayers:
-		return fmt.Errorf("num_layers %d, mm_layers %d: expected 1 to %d, and no more mm_layers", c.NumLayers, c.MMLayers, nn.MaxLayers)
+	case c.MMLayers > c.NumLayers:
+		return fmt.Errorf("mm_layers %d: expected at most num_layers, %d", c.MMLayers, c.NumLayers)
 	case c.VidInChannels != 2*c.VidOutChannels+1:
 		return fmt.Errorf("vid_in_channels %d: expected 2·%d+1, for noise, latents and a mask", c.VidInChannels, c.VidOutChannels)
 	case c.MLPType != "swiglu" && c.MLPType != "normal":
@@ -61,8 +54,6 @@ func (c *NaDiTConfig) Validate() error {
 		return fmt.Errorf("rope_type %q: expected mmrope3d or rope3d", c.RopeType)
 	case c.RopeDim < 6 || c.RopeDim > c.HeadDim:
 		return fmt.Errorf("rope_dim %d: expected 6 to head_dim %d", c.RopeDim, c.HeadDim)
-	case !(c.NormEps >= 0):
-		return fmt.Errorf("norm_eps %g: must not be negative", c.NormEps)
 	}
 	return nil
 }

@@ -72,9 +72,14 @@ func (t stepTime) project(l *nn.Linear, forward func(temb *mlx.Array) *mlx.Array
 	return t.projections.Slice(1, first, first+l.Out())
 }
 
-// projectSiLU is project for a layer and its SiLU.
+// projectSiLU is project for a layer and its SiLU, nil for none.
 func (t stepTime) projectSiLU(silu *nn.SiLU, l *nn.Linear) *mlx.Array {
-	return t.project(l, func(temb *mlx.Array) *mlx.Array { return l.Forward(silu.Forward(temb)) })
+	return t.project(l, func(temb *mlx.Array) *mlx.Array {
+		if silu != nil {
+			temb = silu.Forward(temb)
+		}
+		return l.Forward(temb)
+	})
 }
 
 // firstRow returns the time of the first row.

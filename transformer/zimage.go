@@ -14,17 +14,17 @@ import (
 type ZImageConfig struct {
 	AllPatchSize   []int   `json:"all_patch_size"`
 	AllFPatchSize  []int   `json:"all_f_patch_size"`
-	InChannels     int     `json:"in_channels"`
-	Dim            int     `json:"dim"`
-	NLayers        int     `json:"n_layers"`
-	NRefinerLayers int     `json:"n_refiner_layers"`
-	NHeads         int     `json:"n_heads"`
+	InChannels     int     `json:"in_channels" size:"1"`
+	Dim            int     `json:"dim" size:"1"`
+	NLayers        int     `json:"n_layers" layers:"0"`
+	NRefinerLayers int     `json:"n_refiner_layers" layers:"0"`
+	NHeads         int     `json:"n_heads" size:"1"`
 	NKVHeads       int     `json:"n_kv_heads"`
 	NormEps        float64 `json:"norm_eps"`
 	QKNorm         bool    `json:"qk_norm"`
-	CapFeatDim     int     `json:"cap_feat_dim"`
+	CapFeatDim     int     `json:"cap_feat_dim" size:"1"`
 	SiglipFeatDim  *int    `json:"siglip_feat_dim"`
-	RopeTheta      float64 `json:"rope_theta"`
+	RopeTheta      float64 `json:"rope_theta" number:"positive"`
 	TScale         float64 `json:"t_scale"`
 	AxesDims       []int   `json:"axes_dims"`
 	AxesLens       []int   `json:"axes_lens"`
@@ -48,17 +48,14 @@ func (c *ZImageConfig) Validate() error {
 		}
 		sum += d
 	}
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case len(c.AllPatchSize) != 1 || len(c.AllFPatchSize) != 1 || c.AllPatchSize[0] < 1 || c.AllFPatchSize[0] != 1:
 		return fmt.Errorf("all_patch_size %v and all_f_patch_size %v: expected one patch size, and 1 frame", c.AllPatchSize,
 			c.AllFPatchSize)
-	case c.InChannels < 1 || c.Dim < 1 || c.NHeads < 1 || c.CapFeatDim < 1 || !(c.RopeTheta > 0):
-		return errors.New("in_channels, dim, n_heads, cap_feat_dim and rope_theta must be positive")
-	case c.NLayers < 0 || c.NLayers > nn.MaxLayers || c.NRefinerLayers < 0 || c.NRefinerLayers > nn.MaxLayers:
-		return fmt.Errorf("n_layers %d and n_refiner_layers %d: expected 0 to %d", c.NLayers, c.NRefinerLayers, nn.MaxLayers)
-	case c.Dim > nn.MaxDim || c.InChannels > nn.MaxDim || c.CapFeatDim > nn.MaxDim || c.AllPatchSize[0] > 64:
-		return fmt.Errorf("dim %d, in_channels %d, cap_feat_dim %d, all_patch_size %v: too large", c.Dim, c.InChannels, c.CapFeatDim,
-			c.AllPatchSize)
+	case c.AllPatchSize[0] > 64:
+		return fmt.Errorf("all_patch_size %v: too large", c.AllPatchSize)
 	case c.Dim%c.NHeads != 0 || c.Dim/c.NHeads != sum || len(c.AxesDims) != 3 || len(c.AxesLens) != 3:
 		return fmt.Errorf("dim %d, n_heads %d, axes_dims %v: three axes must sum to the head size", c.Dim, c.NHeads, c.AxesDims)
 	case c.SiglipFeatDim != nil:
@@ -149,19 +146,14 @@ func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 	size := m.Config.AllPatchSize[0]
 	s := &ZImageSequence{h: height / size, w: width / size, caption: caption}
 	s.image = s.h * s.w
-	captionPadded := padTo(caption, zimageSeqMultiple)
+	captionPadded := padded(caption)
 	var positions [][]int
 	for k := range captionPadded {
 		positions = append(positions, []int{1 + k, 0, 0})
 	}
 	s.captionRope = nn.NewRope(positions, m.Config.AxesDims, m.Config.RopeTheta)
-	positions = nil
-	for y := range s.h {
-		for x := range s.w {
-			positions = append(positions, []int{captionPadded + 1, y, x})
-		}
-	}
-	for len(positions) < padTo(s.image, zimageSeqMultiple) {
+	positions = appendGrid(nil, s.h, s.w, captionPadded+1, 3)
+	for len(positions) < padded(s.image) {
 		positions = append(positions, []int{0, 0, 0})
 	}
 	s.imageRope = nn.NewRope(positions, m.Config.AxesDims, m.Config.RopeTheta)
@@ -173,7 +165,7 @@ func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 // of tokens are too large for the model.
 func (m *ZImage) Fits(height, width, caption int) error {
 	size := m.Config.AllPatchSize[0]
-	for axis, need := range []int{padTo(caption, zimageSeqMultiple) + 2, height / size, width / size} {
+	for axis, need := range []int{padded(caption) + 2, height / size, width / size} {
 		if most := m.Config.AxesLens[axis]; need > most {
 			return fmt.Errorf("the %s has %d positions, expected at most %d", []string{"prompt", "height", "width"}[axis], need, most)
 		}
@@ -194,7 +186,7 @@ func (m *ZImage) Timestep(t float32) *mlx.Array {
 func (m *ZImage) Pass(in Inputs, s *ZImageSequence) Pass {
 	temb := m.TEmbedder.Forward(in.Timestep.AsType(in.Latents.Dtype()))
 	p := &zimagePass{ZImage: m, s: s, latents: in.Latents, caption: in.Text, temb: temb}
-	p.shares = nn.NewShares(s.group, padTo(s.image, zimageSeqMultiple), padTo(s.caption, zimageSeqMultiple))
+	p.shares = nn.NewShares(s.group, padded(s.image), padded(s.caption))
 	return m.inStages(p)
 }
 
@@ -297,7 +289,7 @@ func (m *ZImage) unpatchify(x *mlx.Array, s *ZImageSequence) *mlx.Array {
 // the repeated last token at first, so that a hook sees equal inputs of the module.)
 func padTokens(tokens *mlx.Array, embed nn.Layer, pad nn.Param) *mlx.Array {
 	n := tokens.Dim(0)
-	padding := padTo(n, zimageSeqMultiple) - n
+	padding := padded(n) - n
 	if padding > 0 {
 		last := tokens.Slice(0, n-1, n).BroadcastTo(padding, tokens.Dim(1))
 		tokens = mlx.Concat(0, tokens, last)
@@ -310,7 +302,8 @@ func padTokens(tokens *mlx.Array, embed nn.Layer, pad nn.Param) *mlx.Array {
 	return x.ExpandDims(0)
 }
 
-func padTo(n, multiple int) int { return (n + multiple - 1) / multiple * multiple }
+// padded returns the next multiple of zimageSeqMultiple.
+func padded(n int) int { return (n + zimageSeqMultiple - 1) / zimageSeqMultiple * zimageSeqMultiple }
 
 // zimageTimestep is TimestepEmbedder.
 type zimageTimestep struct {

@@ -1,8 +1,6 @@
 package vae
 
 import (
-	"errors"
-
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -10,7 +8,7 @@ import (
 // KLConfig is vae/config.json of diffusers' AutoencoderKL.
 type KLConfig struct {
 	CoderConfig
-	ScalingFactor float64  `json:"scaling_factor"`
+	ScalingFactor float64  `json:"scaling_factor" number:"nonzero"`
 	ShiftFactor   *float64 `json:"shift_factor"`
 }
 
@@ -27,38 +25,19 @@ func DefaultKLConfig() KLConfig {
 }
 
 // Validate returns an error if the model cannot be run with the config.
-func (c *KLConfig) Validate() error {
-	if err := c.validate(c.BlockOutChannels); err != nil {
-		return err
-	}
-	if c.ScalingFactor == 0 {
-		return errors.New("scaling_factor 0")
-	}
-	return nil
-}
-
-// ScaleFactor is the size of an image divided by the size of its latents.
-func (c *KLConfig) ScaleFactor() int { return c.coderScale() }
+func (c *KLConfig) Validate() error { return c.validate(c, c.BlockOutChannels) }
 
 // KL is diffusers' AutoencoderKL.
 type KL struct {
 	nn.Module
-	coder
-	Encoder       *encoder   `w:"encoder"`
-	Decoder       *decoder   `w:"decoder"`
-	QuantConv     *nn.Conv2d `w:"quant_conv"`
-	PostQuantConv *nn.Conv2d `w:"post_quant_conv"`
-	Config        KLConfig
+	coder  `w:"."`
+	Config KLConfig
 }
 
 // NewKL declares the model of a validated config.
 func NewKL(c KLConfig) *KL {
-	m, encoder, decoder := newCoder(c.CoderConfig, c.BlockOutChannels)
-	return &KL{coder: m, Encoder: encoder, Decoder: decoder, QuantConv: m.quant, PostQuantConv: m.postQuant, Config: c}
+	return &KL{coder: newCoder(c.CoderConfig, c.BlockOutChannels, 1), Config: c}
 }
-
-// Unused returns no patterns: all tensors of a checkpoint are used.
-func (m *KL) Unused() []string { return nil }
 
 // Scale converts unscaled latents of any shape to the diffusion model's:
 // (z - shift_factor)·scaling_factor.

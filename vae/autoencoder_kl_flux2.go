@@ -12,7 +12,7 @@ import (
 type KLFlux2Config struct {
 	CoderConfig
 	DecoderBlockOutChannels []int   `json:"decoder_block_out_channels"` // empty: block_out_channels
-	BatchNormEps            float64 `json:"batch_norm_eps"`
+	BatchNormEps            float64 `json:"batch_norm_eps" number:"nonnegative"`
 	PatchSize               []int   `json:"patch_size"`
 }
 
@@ -34,14 +34,11 @@ const patch = 2
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *KLFlux2Config) Validate() error {
-	if err := c.validate(c.decoderWidths()); err != nil {
+	if err := c.validate(c, c.decoderWidths()); err != nil {
 		return err
 	}
 	if !slices.Equal(c.PatchSize, []int{patch, patch}) {
 		return fmt.Errorf("patch_size %v, expected %v", c.PatchSize, []int{patch, patch})
-	}
-	if c.BatchNormEps < 0 {
-		return fmt.Errorf("batch_norm_eps %v, expected 0 or more", c.BatchNormEps)
 	}
 	return nil
 }
@@ -57,13 +54,9 @@ func (c *KLFlux2Config) decoderWidths() []int {
 // its latents, normalised by learned statistics.
 type KLFlux2 struct {
 	nn.Module
-	coder
-	Encoder       *encoder   `w:"encoder"`
-	Decoder       *decoder   `w:"decoder"`
-	QuantConv     *nn.Conv2d `w:"quant_conv"`
-	PostQuantConv *nn.Conv2d `w:"post_quant_conv"`
-	BN            *batchNorm `w:"bn"`
-	Config        KLFlux2Config
+	coder  `w:"."`
+	BN     *batchNorm `w:"bn"`
+	Config KLFlux2Config
 }
 
 // batchNorm holds the running statistics of a torch.nn.BatchNorm2d without weight and
@@ -75,23 +68,10 @@ type batchNorm struct {
 
 // NewKLFlux2 declares the model of a validated config.
 func NewKLFlux2(c KLFlux2Config) *KLFlux2 {
-	m, encoder, decoder := newCoder(c.CoderConfig, c.decoderWidths())
 	n := patch * patch * c.LatentChannels
 	return &KLFlux2{
-		coder: m, Encoder: encoder, Decoder: decoder, QuantConv: m.quant, PostQuantConv: m.postQuant,
-		BN: &batchNorm{nn.NewParam(n), nn.NewParam(n)}, Config: c,
+		coder: newCoder(c.CoderConfig, c.decoderWidths(), patch), BN: &batchNorm{nn.NewParam(n), nn.NewParam(n)}, Config: c,
 	}
-}
-
-// ScaleFactor is the size of an image divided by the number of patches.
-func (m *KLFlux2) ScaleFactor() int { return patch * m.Config.coderScale() }
-
-// LatentChannels is the number of channels of a patch.
-func (m *KLFlux2) LatentChannels() int { return patch * patch * m.Config.LatentChannels }
-
-// Unscaled is [latent_channels, 2·h, 2·w].
-func (m *KLFlux2) Unscaled(h, w int) []int {
-	return []int{m.Config.LatentChannels, patch * h, patch * w}
 }
 
 // Unused returns the name of a counter that only training needs.

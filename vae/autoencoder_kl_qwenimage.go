@@ -1,7 +1,6 @@
 package vae
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,10 +10,10 @@ import (
 
 // KLQwenImageConfig is vae/config.json of diffusers' AutoencoderKLQwenImage.
 type KLQwenImageConfig struct {
-	BaseDim            int       `json:"base_dim"`
-	ZDim               int       `json:"z_dim"`
+	BaseDim            int       `json:"base_dim" size:"1"`
+	ZDim               int       `json:"z_dim" size:"1"`
 	DimMult            []int     `json:"dim_mult"`
-	NumResBlocks       int       `json:"num_res_blocks"`
+	NumResBlocks       int       `json:"num_res_blocks" layers:"1"`
 	AttnScales         []float64 `json:"attn_scales"`
 	TemperalDownsample []bool    `json:"temperal_downsample"`
 	InputChannels      int       `json:"input_channels"`
@@ -42,11 +41,11 @@ func (c *KLQwenImageConfig) Validate() error {
 	if c.InputChannels != 3 && c.InputChannels != 4 {
 		return fmt.Errorf("input_channels %d, expected 3, or 4 for RGB and alpha", c.InputChannels)
 	}
-	if c.BaseDim < 1 || c.ZDim < 1 || c.NumResBlocks < 1 || len(c.DimMult) == 0 {
-		return errors.New("base_dim, z_dim, num_res_blocks and dim_mult must be positive")
+	if err := nn.CheckConfig(c); err != nil {
+		return err
 	}
-	if c.BaseDim > nn.MaxDim || c.ZDim > nn.MaxDim || c.NumResBlocks > nn.MaxLayers || len(c.DimMult) > 10 {
-		return fmt.Errorf("base_dim %d, z_dim %d, num_res_blocks %d, dim_mult %v: too large", c.BaseDim, c.ZDim, c.NumResBlocks, c.DimMult)
+	if n := len(c.DimMult); n < 1 || n > 10 {
+		return fmt.Errorf("dim_mult %v: expected 1 to 10 levels", c.DimMult)
 	}
 	for _, u := range c.DimMult {
 		if u < 1 || u > nn.MaxDim/c.BaseDim || u*c.BaseDim < 2 {
@@ -85,32 +84,24 @@ func (c *KLQwenImageConfig) widths() []int {
 // alone are left out. Arrays lack diffusers' axis of frames.
 type KLQwenImage struct {
 	nn.Module
-	coder
-	Encoder       *qwenEncoder `w:"encoder"`
-	Decoder       *qwenDecoder `w:"decoder"`
-	QuantConv     *nn.Conv2d   `w:"quant_conv"`
-	PostQuantConv *nn.Conv2d   `w:"post_quant_conv"`
-	Config        KLQwenImageConfig
+	coder  `w:"."`
+	Config KLQwenImageConfig
 }
 
 // NewKLQwenImage declares the model of a validated config.
 func NewKLQwenImage(c KLQwenImageConfig) *KLQwenImage {
 	s := &strips{}
-	m := &KLQwenImage{
-		Encoder: newQwenEncoder(c, s), Decoder: newQwenDecoder(c, s),
-		QuantConv: nn.NewCausalConv3d(2*c.ZDim, 2*c.ZDim, 1, 0), PostQuantConv: nn.NewCausalConv3d(c.ZDim, c.ZDim, 1, 0),
-		Config: c,
-	}
-	m.coder = coder{
-		encoder: m.Encoder, decoder: m.Decoder, quant: m.QuantConv, postQuant: m.PostQuantConv,
-		imageChannels: c.InputChannels, latentChannels: c.ZDim, scale: 1 << len(c.TemperalDownsample), strips: s,
-	}
-	return m
+	m := newQwenCoder(nn.NewCausalConv3d, newQwenEncoder(c, s), newQwenDecoder(c, s), c.InputChannels, c.ZDim, len(c.TemperalDownsample), s)
+	return &KLQwenImage{coder: m, Config: c}
 }
 
-// Decode decodes unscaled latents [N, z_dim, h, w] to images [N, input_channels, H, W], clamped to
-// [-1, 1].
-func (m *KLQwenImage) Decode(z *mlx.Array) *mlx.Array { return m.coder.Decode(z).Clip(-1, 1) }
+// newQwenCoder declares an autoencoder of so many levels after the first.
+func newQwenCoder(conv newConv, encoder, decoder *half, image, z, levels int, s *strips) coder {
+	return coder{
+		Encoder: encoder, Decoder: decoder, QuantConv: conv(2*z, 2*z, 1, 0), PostQuantConv: conv(z, z, 1, 0),
+		imageChannels: image, latentChannels: z, scale: 1 << levels, patch: 1, clamped: true, strips: s,
+	}
+}
 
 // Unused returns patterns of the convolutions over time.
 func (m *KLQwenImage) Unused() []string {
@@ -139,35 +130,22 @@ func perChannel(numbers []float64, dtype mlx.Dtype) *mlx.Array {
 	return mlx.FromFloat32(values, len(values), 1, 1).AsType(dtype)
 }
 
-// qwenEncoder is QwenImageEncoder3d.
-type qwenEncoder struct {
-	nn.Module
-	ConvIn       *nn.Conv2d   `w:"conv_in"`
-	DownBlocks   []block      `w:"down_blocks"`
-	MidBlock     *midBlock    `w:"mid_block"`
-	NormOut      *channelNorm `w:"norm_out"`
-	Nonlinearity *nn.SiLU     `w:"nonlinearity"`
-	ConvOut      *nn.Conv2d   `w:"conv_out"`
-
-	strips *strips
-}
-
-// newQwenEncoderEnds declares an encoder without its levels, of which the first has inputs of first channels, and the last
-// outputs of last channels.
-func newQwenEncoderEnds(conv newConv, image, first, last, z int, s *strips) *qwenEncoder {
-	return &qwenEncoder{
-		ConvIn:       conv(image, first, 3, 1),
-		MidBlock:     newQwenMidBlock(conv, last),
+// newQwenHalf declares a half without its levels, whose blocks have [channelNorm]; see [newGroupHalf].
+func newQwenHalf(conv newConv, in, first, mid, last, out int, s *strips) *half {
+	return &half{
+		ConvIn:       conv(in, first, 3, 1),
+		MidBlock:     newQwenMidBlock(conv, mid),
 		NormOut:      newChannelNorm(last, 1, 1, 1),
 		Nonlinearity: &nn.SiLU{ChannelsLast: true},
-		ConvOut:      conv(last, 2*z, 3, 1),
+		ConvOut:      conv(last, out, 3, 1),
 		strips:       s,
 	}
 }
 
-func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
+func newQwenEncoder(c KLQwenImageConfig, s *strips) *half {
 	widths := c.widths()
-	e := newQwenEncoderEnds(nn.NewCausalConv3d, c.InputChannels, c.BaseDim, widths[len(widths)-1], c.ZDim, s)
+	last := widths[len(widths)-1]
+	e := newQwenHalf(nn.NewCausalConv3d, c.InputChannels, c.BaseDim, last, last, 2*c.ZDim, s)
 	in := c.BaseDim
 	for i, out := range widths {
 		for _, r := range newQwenResnets(nn.NewCausalConv3d, c.NumResBlocks, in, out) {
@@ -183,60 +161,15 @@ func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
 	return e
 }
 
-func (e *qwenEncoder) Forward(x *mlx.Array) *mlx.Array {
-	if e.strips.use(&e.Module) {
-		return e.strips.run(x, e.layers())
-	}
-	layers := []nn.Layer{e.ConvIn}
-	for _, b := range e.DownBlocks {
-		layers = append(layers, b)
-	}
-	y := chain(x, layers, nn.Layer.Forward)
-	y = e.MidBlock.Forward(y)
-	return e.TapImage(normActConv(e.NormOut, e.Nonlinearity, e.ConvOut, y), x)
-}
-
-func (e *qwenEncoder) layers() []layer {
-	layers := appendLayers([]layer{convStage(e.ConvIn)}, e.DownBlocks)
-	layers = append(layers, e.MidBlock.layers()...)
-	return append(layers, stage{norm: e.NormOut, conv: e.ConvOut, before: 1, after: 1})
-}
-
-// qwenDecoder is QwenImageDecoder3d.
-type qwenDecoder struct {
-	nn.Module
-	ConvIn       *nn.Conv2d   `w:"conv_in"`
-	MidBlock     *midBlock    `w:"mid_block"`
-	UpBlocks     []network    `w:"up_blocks"`
-	NormOut      *channelNorm `w:"norm_out"`
-	Nonlinearity *nn.SiLU     `w:"nonlinearity"`
-	ConvOut      *nn.Conv2d   `w:"conv_out"`
-
-	strips *strips
-}
-
-// newQwenDecoderEnds declares a decoder without its levels.
-func newQwenDecoderEnds(conv newConv, image, first, last, z int, s *strips) *qwenDecoder {
-	return &qwenDecoder{
-		ConvIn:       conv(z, last, 3, 1),
-		MidBlock:     newQwenMidBlock(conv, last),
-		NormOut:      newChannelNorm(first, 1, 1, 1),
-		Nonlinearity: &nn.SiLU{ChannelsLast: true},
-		ConvOut:      conv(first, image, 3, 1),
-		strips:       s,
-	}
-}
-
-func newQwenDecoder(c KLQwenImageConfig, s *strips) *qwenDecoder {
+func newQwenDecoder(c KLQwenImageConfig, s *strips) *half {
 	widths := c.widths()
-	first, last := widths[0], widths[len(widths)-1]
-	d := newQwenDecoderEnds(nn.NewCausalConv3d, c.InputChannels, first, last, c.ZDim, s)
-	in := last
+	first, in := widths[0], widths[len(widths)-1]
+	d := newQwenHalf(nn.NewCausalConv3d, c.ZDim, in, in, first, c.InputChannels, s)
 	for i := len(widths) - 1; i >= 0; i-- {
 		out := widths[i]
 		b := &resizeBlock{Resnets: newQwenResnets(nn.NewCausalConv3d, c.NumResBlocks+1, in, out)}
 		if i > 0 {
-			b.Upsamplers = []block{&qwenResample{Resample: &resampling{
+			b.Upsamplers = []nn.Layer{&qwenResample{Resample: &resampling{
 				Size: &resizing{up: true}, Conv: nn.NewConv2d(out, out/2, 3, 1, 1),
 			}}}
 		}
@@ -246,27 +179,10 @@ func newQwenDecoder(c KLQwenImageConfig, s *strips) *qwenDecoder {
 	return d
 }
 
-func (d *qwenDecoder) Forward(x *mlx.Array) *mlx.Array {
-	if d.strips.use(&d.Module) {
-		return d.strips.run(x, d.layers())
-	}
-	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
-	y = mlx.Chain(y, d.UpBlocks, network.Forward)
-	return d.TapImage(normActConv(d.NormOut, d.Nonlinearity, d.ConvOut, y), x)
-}
-
-func (d *qwenDecoder) layers() []layer {
-	layers := append([]layer{convStage(d.ConvIn)}, d.MidBlock.layers()...)
-	for _, b := range d.UpBlocks {
-		layers = append(layers, b.layers()...)
-	}
-	return append(layers, stage{norm: d.NormOut, conv: d.ConvOut, before: 1, after: 1})
-}
-
 func newQwenMidBlock(conv newConv, channels int) *midBlock {
 	return &midBlock{
 		Resnets: newQwenResnets(conv, 2, channels, channels),
-		Attentions: []block{&qwenAttention{
+		Attentions: []nn.Layer{&qwenAttention{
 			Norm:  newChannelNorm(channels, 1, 1),
 			ToQKV: nn.NewConv2d(channels, 3*channels, 1, 1, 0),
 			Proj:  nn.NewConv2d(channels, channels, 1, 1, 0),
@@ -365,10 +281,6 @@ func (r *qwenResample) stage() stage {
 	}
 	return stage{conv: r.Resample.Conv, after: 1}
 }
-
-func (r *qwenResample) strip(x *mlx.Array, s *strips) *mlx.Array { return r.stage().strip(x, s) }
-
-func (r *qwenResample) memory(in size, m memoryModel) (int64, size) { return r.stage().memory(in, m) }
 
 // qwenAttention is QwenImageAttentionBlock, with one head of all channels, over all
 // pixels.

@@ -140,32 +140,16 @@ func frames(temporal bool) int {
 // are not used. Arrays lack diffusers' axis of frames.
 type KLQwenImage21 struct {
 	nn.Module
-	coder
-	Encoder       *qwenEncoder `w:"encoder"`
-	Decoder       *qwenDecoder `w:"decoder"`
-	QuantConv     *nn.Conv2d   `w:"quant_conv"`
-	PostQuantConv *nn.Conv2d   `w:"post_quant_conv"`
-	Config        KLQwenImage21Config
+	coder  `w:"."`
+	Config KLQwenImage21Config
 }
 
 // NewKLQwenImage21 declares the model of a validated config.
 func NewKLQwenImage21(c KLQwenImage21Config) *KLQwenImage21 {
 	s := &strips{}
-	m := &KLQwenImage21{
-		Encoder: newQwen21Encoder(c, s), Decoder: newQwen21Decoder(c, s),
-		QuantConv: imageConv(2*c.ZDim, 2*c.ZDim, 1, 0), PostQuantConv: imageConv(c.ZDim, c.ZDim, 1, 0),
-		Config: c,
-	}
-	m.coder = coder{
-		encoder: m.Encoder, decoder: m.Decoder, quant: m.QuantConv, postQuant: m.PostQuantConv,
-		imageChannels: c.InChannels, latentChannels: c.ZDim, scale: 1 << len(c.TemperalDownsample), strips: s,
-	}
-	return m
+	m := newQwenCoder(imageConv, newQwen21Encoder(c, s), newQwen21Decoder(c, s), c.InChannels, c.ZDim, len(c.TemperalDownsample), s)
+	return &KLQwenImage21{coder: m, Config: c}
 }
-
-// Decode decodes unscaled latents [N, z_dim, h, w] to images [N, ImageChannels, H, W], clamped to
-// [-1, 1].
-func (m *KLQwenImage21) Decode(z *mlx.Array) *mlx.Array { return m.coder.Decode(z).Clip(-1, 1) }
 
 // Unused returns patterns of the convolutions over time.
 func (m *KLQwenImage21) Unused() []string {
@@ -184,9 +168,9 @@ func (m *KLQwenImage21) Unscale(z *mlx.Array) *mlx.Array {
 }
 
 // newQwen21Encoder declares QwenImage21Encoder3d.
-func newQwen21Encoder(c KLQwenImage21Config, s *strips) *qwenEncoder {
+func newQwen21Encoder(c KLQwenImage21Config, s *strips) *half {
 	last := c.BaseDim * c.DimMult[len(c.DimMult)-1]
-	e := newQwenEncoderEnds(imageConv, c.InChannels, c.BaseDim, last, c.ZDim, s)
+	e := newQwenHalf(imageConv, c.InChannels, c.BaseDim, last, last, 2*c.ZDim, s)
 	for _, a := range c.averages() {
 		b := &shortcutBlock{AvgShortcut: &a, Resnets: newQwenResnets(imageConv, c.NumResBlocks, a.in, a.out)}
 		if a.space > 1 {
@@ -198,10 +182,10 @@ func newQwen21Encoder(c KLQwenImage21Config, s *strips) *qwenEncoder {
 }
 
 // newQwen21Decoder declares QwenImage21Decoder3d.
-func newQwen21Decoder(c KLQwenImage21Config, s *strips) *qwenDecoder {
+func newQwen21Decoder(c KLQwenImage21Config, s *strips) *half {
 	base := c.decoderBase()
 	first, in := base*c.DimMult[0], base*c.DimMult[len(c.DimMult)-1]
-	d := newQwenDecoderEnds(imageConv, c.OutChannels, first, in, c.ZDim, s)
+	d := newQwenHalf(imageConv, c.ZDim, in, in, first, c.OutChannels, s)
 	for _, a := range c.copies() {
 		b := &shortcutBlock{}
 		out := first
@@ -249,7 +233,7 @@ func (b *shortcutBlock) Forward(x *mlx.Array) *mlx.Array {
 
 func (b *shortcutBlock) layers() []layer {
 	if b.AvgShortcut == nil {
-		return appendLayers(nil, b.Resnets)
+		return appendBlocks(nil, b.Resnets)
 	}
 	return []layer{b}
 }

@@ -1,7 +1,6 @@
 package vae
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -19,9 +18,9 @@ type TinyConfig struct {
 	NumDecoderBlocks        []int   `json:"num_decoder_blocks"`
 	ActFn                   string  `json:"act_fn"`
 	UpsampleFn              string  `json:"upsample_fn"`
-	LatentChannels          int     `json:"latent_channels"`
+	LatentChannels          int     `json:"latent_channels" size:"1"`
 	UpsamplingScalingFactor int     `json:"upsampling_scaling_factor"`
-	ScalingFactor           float64 `json:"scaling_factor"`
+	ScalingFactor           float64 `json:"scaling_factor" number:"nonzero"`
 	ShiftFactor             float64 `json:"shift_factor"`
 
 	// UseMidblockGN adds a normalised branch to the blocks with the lowest resolution, and PatchSize 2
@@ -43,7 +42,9 @@ func DefaultTinyConfig() TinyConfig {
 // Validate returns an error if the model cannot be run with the config. A config with empty lists for
 // the encoder is that of a decoder alone.
 func (c *TinyConfig) Validate() error {
-	switch {
+	switch err := nn.CheckConfig(c); {
+	case err != nil:
+		return err
 	case c.InChannels != 3 || c.OutChannels != 3:
 		return fmt.Errorf("in_channels %d and out_channels %d, expected 3", c.InChannels, c.OutChannels)
 	case c.ActFn != "relu":
@@ -51,10 +52,6 @@ func (c *TinyConfig) Validate() error {
 	case c.UpsampleFn != "nearest" || c.UpsamplingScalingFactor != 2:
 		return fmt.Errorf("upsample_fn %q and upsampling_scaling_factor %d, expected nearest and 2",
 			c.UpsampleFn, c.UpsamplingScalingFactor)
-	case c.LatentChannels < 1 || c.LatentChannels > nn.MaxDim:
-		return fmt.Errorf("latent_channels %d, expected 1 to %d", c.LatentChannels, nn.MaxDim)
-	case c.ScalingFactor == 0:
-		return errors.New("scaling_factor 0")
 	case c.PatchSize != 1 && c.PatchSize != patch:
 		return fmt.Errorf("patch_size %d, expected 1 or %d", c.PatchSize, patch)
 	}
@@ -94,38 +91,21 @@ func validTinyBlocks(side string, widths, blocks []int) error {
 // diffusion model with a fraction of the computation.
 type Tiny struct {
 	nn.Module
-	Encoder *tinyCoder `w:"encoder"` // nil for a decoder alone
-	Decoder *tinyCoder `w:"decoder"`
-	Config  TinyConfig
-
-	strips *strips
+	coder  `w:"."`
+	Config TinyConfig
 }
 
 // NewTiny declares the model of a validated config.
 func NewTiny(c TinyConfig) *Tiny {
-	m := &Tiny{Config: c, strips: &strips{}}
-	m.Decoder = newTinyDecoder(c, m.strips)
+	s := &strips{}
+	m := &Tiny{Config: c, coder: coder{
+		Decoder: newTinyDecoder(c, s), imageChannels: c.InChannels, latentChannels: c.LatentChannels,
+		scale: 1 << (len(c.DecoderBlockOutChannels) - 1), patch: c.PatchSize, strips: s,
+	}}
 	if len(c.NumEncoderBlocks) > 0 {
-		m.Encoder = newTinyEncoder(c, m.strips)
+		m.Encoder = newTinyEncoder(c, s)
 	}
 	return m
-}
-
-// ImageChannels is 3.
-func (m *Tiny) ImageChannels() int { return 3 }
-
-// Encode encodes images [N, 3, H, W] from -1 to 1 to latents [N, latent_channels, h, w].
-func (m *Tiny) Encode(x *mlx.Array) *mlx.Array {
-	if m.Encoder == nil {
-		mlx.Throw(errors.New("the autoencoder has a decoder, but no encoder"))
-	}
-	return nn.ChannelsFirst(m.Encoder.Forward(nn.ChannelsLast(x)))
-}
-
-// Decode decodes unscaled latents [N, latent_channels, h, w] to images [N, 3, H, W], from about -1 to
-// 1, not clamped.
-func (m *Tiny) Decode(z *mlx.Array) *mlx.Array {
-	return nn.ChannelsFirst(m.Decoder.Forward(nn.ChannelsLast(z)))
 }
 
 // Scale converts unscaled latents of any shape to the diffusion model's:
@@ -144,46 +124,6 @@ func (m *Tiny) Unscale(z *mlx.Array) *mlx.Array {
 		z = unpatchify(z)
 	}
 	return z.Over(m.Config.ScalingFactor).Plus(m.Config.ShiftFactor)
-}
-
-// scale is the size of an image divided by the size of the decoder's input.
-func (m *Tiny) scale() int { return 1 << (len(m.Config.DecoderBlockOutChannels) - 1) }
-
-// ScaleFactor is the size of an image divided by the size of the diffusion model's latents.
-func (m *Tiny) ScaleFactor() int { return m.Config.PatchSize * m.scale() }
-
-// LatentChannels is the number of channels of the diffusion model's latents.
-func (m *Tiny) LatentChannels() int {
-	return m.Config.PatchSize * m.Config.PatchSize * m.Config.LatentChannels
-}
-
-// Unscaled is [latent_channels, patch_size·h, patch_size·w].
-func (m *Tiny) Unscaled(h, w int) []int {
-	return []int{m.Config.LatentChannels, m.Config.PatchSize * h, m.Config.PatchSize * w}
-}
-
-// Unused returns no patterns: all tensors of a checkpoint are used.
-func (m *Tiny) Unused() []string { return nil }
-
-// SetBudget limits the memory, in bytes, that Encode and Decode take in addition to the inputs and
-// outputs of their layers; 0 is no limit.
-func (m *Tiny) SetBudget(bytes int64) { m.strips.budget = max(0, bytes) }
-
-// SetGroup makes Encode and Decode divide the rows of an image over the members of a group.
-func (m *Tiny) SetGroup(g *mlx.Group) { m.strips.group = g }
-
-// DecodeMemory estimates the memory in bytes that Decode takes for one image.
-func (m *Tiny) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	h, w := (height+m.scale()-1)/m.scale(), (width+m.scale()-1)/m.scale()
-	return m.strips.peak(d, dtype, m.Decoder.stages, size{max(1, h), max(1, w), m.Config.LatentChannels}, 1)
-}
-
-// EncodeMemory estimates the memory in bytes that Encode takes for one image.
-func (m *Tiny) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	if m.Encoder == nil {
-		return 0
-	}
-	return m.strips.peak(d, dtype, m.Encoder.stages, size{max(1, height), max(1, width), 3}, m.scale())
 }
 
 // tinyCoder is diffusers' EncoderTiny or DecoderTiny.
@@ -248,6 +188,8 @@ func (t *tinyCoder) addBlocks(n, width int, pool bool) {
 		t.Layers, t.stages = append(t.Layers, b), append(t.stages, b)
 	}
 }
+
+func (t *tinyCoder) layers() []layer { return t.stages }
 
 func (t *tinyCoder) Forward(x *mlx.Array) *mlx.Array {
 	y := mlx.Scope(func() *mlx.Array { return t.before(x) })

@@ -51,9 +51,9 @@ func TestTinyConfig(t *testing.T) {
 		`encoder_block_out_channels [64 64], expected as many as decoder_block_out_channels [64 64 64 64]`: func(c *TinyConfig) {
 			c.EncoderBlockOutChannels, c.NumEncoderBlocks = []int{64, 64}, []int{1, 3}
 		},
-		`latent_channels 0, expected 1 to 1048576`: func(c *TinyConfig) { c.LatentChannels = 0 },
+		`latent_channels 0: expected 1 to 1048576`: func(c *TinyConfig) { c.LatentChannels = 0 },
 		`patch_size 3, expected 1 or 2`:            func(c *TinyConfig) { c.PatchSize = 3 },
-		`scaling_factor 0`:                         func(c *TinyConfig) { c.ScalingFactor = 0 },
+		`scaling_factor 0: must not be zero`:       func(c *TinyConfig) { c.ScalingFactor = 0 },
 	} {
 		c := DefaultTinyConfig()
 		if err := c.Validate(); err != nil {

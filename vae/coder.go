@@ -17,31 +17,34 @@ type CoderConfig struct {
 	DownBlockTypes       []string `json:"down_block_types"`
 	UpBlockTypes         []string `json:"up_block_types"`
 	BlockOutChannels     []int    `json:"block_out_channels"`
-	LayersPerBlock       int      `json:"layers_per_block"`
+	LayersPerBlock       int      `json:"layers_per_block" layers:"1"`
 	ActFn                string   `json:"act_fn"`
-	LatentChannels       int      `json:"latent_channels"`
-	NormNumGroups        int      `json:"norm_num_groups"`
+	LatentChannels       int      `json:"latent_channels" size:"1"`
+	NormNumGroups        int      `json:"norm_num_groups" size:"1"`
 	UseQuantConv         bool     `json:"use_quant_conv"`
 	UsePostQuantConv     bool     `json:"use_post_quant_conv"`
 	MidBlockAddAttention bool     `json:"mid_block_add_attention"`
 }
 
-// validate returns an error if the model cannot be run. decoder has the widths of the
+// validate returns an error if the model of a whole config cannot be run. decoder has the widths of the
 // decoder's blocks.
-func (c *CoderConfig) validate(decoder []int) error {
+func (c *CoderConfig) validate(whole any, decoder []int) error {
 	if c.InChannels != 3 || c.OutChannels != 3 {
 		return fmt.Errorf("in_channels %d and out_channels %d, expected 3", c.InChannels, c.OutChannels)
 	}
-	if c.LayersPerBlock < 1 || c.LatentChannels < 1 || c.NormNumGroups < 1 || len(c.BlockOutChannels) == 0 {
-		return errors.New("layers_per_block, latent_channels, norm_num_groups and block_out_channels must be positive")
+	if err := nn.CheckConfig(whole); err != nil {
+		return err
+	}
+	if len(c.BlockOutChannels) == 0 {
+		return errors.New("block_out_channels []: expected the channels of each level")
 	}
 	if len(decoder) != len(c.BlockOutChannels) {
 		return fmt.Errorf("decoder_block_out_channels %v, expected as many as block_out_channels %v", decoder, c.BlockOutChannels)
 	}
 	for i, widths := range [][]int{c.BlockOutChannels, decoder} {
 		name := []string{"block_out_channels", "decoder_block_out_channels"}[i]
-		if c.LayersPerBlock > nn.MaxLayers || c.LatentChannels > nn.MaxDim || len(widths) > 10 || slices.Max(widths) > nn.MaxDim {
-			return fmt.Errorf("layers_per_block %d, latent_channels %d, %s %v: too large", c.LayersPerBlock, c.LatentChannels, name, widths)
+		if len(widths) > 10 || slices.Max(widths) > nn.MaxDim {
+			return fmt.Errorf("%s %v: too large", name, widths)
 		}
 		for _, channels := range widths {
 			if channels < 1 || channels%c.NormNumGroups != 0 {
@@ -73,14 +76,18 @@ func all(names []string, want string, n int) bool {
 func (c *CoderConfig) coderScale() int { return 1 << (len(c.BlockOutChannels) - 1) }
 
 // coder has what all classes share: the encoder, the decoder, and the convolutions that
-// some classes have between them and the latents. Each class declares these modules as
-// its own fields too, which name their weights.
+// some classes have between them and the latents.
 type coder struct {
-	encoder, decoder      network
-	quant, postQuant      *nn.Conv2d // nil if the class has no such layer
-	imageChannels         int
-	latentChannels, scale int
-	strips                *strips
+	Encoder       network    `w:"encoder"` // nil for a decoder alone
+	Decoder       network    `w:"decoder"`
+	QuantConv     *nn.Conv2d `w:"quant_conv"`
+	PostQuantConv *nn.Conv2d `w:"post_quant_conv"`
+
+	imageChannels, latentChannels int
+	scale                         int  // the size of an image divided by that of the decoder's input
+	patch                         int  // the side of a patch of the decoder's input, which is one of the diffusion model's latents
+	clamped                       bool // images are clamped to [-1, 1]
+	strips                        *strips
 }
 
 // A network is an encoder, a decoder or one of its blocks, on [N, H, W, C].
@@ -89,82 +96,100 @@ type network interface {
 	layers() []layer // in the order of their computation
 }
 
-func newCoder(c CoderConfig, decoderWidths []int) (coder, *encoder, *decoder) {
-	m := coder{imageChannels: c.InChannels, latentChannels: c.LatentChannels, scale: c.coderScale(), strips: &strips{}}
-	e, d := newEncoder(c, m.strips), newDecoder(c, decoderWidths, m.strips)
-	m.encoder, m.decoder = e, d
+func newCoder(c CoderConfig, decoderWidths []int, patch int) coder {
+	m := coder{imageChannels: c.InChannels, latentChannels: c.LatentChannels, scale: c.coderScale(), patch: patch, strips: &strips{}}
+	m.Encoder, m.Decoder = newEncoder(c, m.strips), newDecoder(c, decoderWidths, m.strips)
 	if c.UseQuantConv {
-		m.quant = nn.NewConv2d(2*c.LatentChannels, 2*c.LatentChannels, 1, 1, 0)
+		m.QuantConv = nn.NewConv2d(2*c.LatentChannels, 2*c.LatentChannels, 1, 1, 0)
 	}
 	if c.UsePostQuantConv {
-		m.postQuant = nn.NewConv2d(c.LatentChannels, c.LatentChannels, 1, 1, 0)
+		m.PostQuantConv = nn.NewConv2d(c.LatentChannels, c.LatentChannels, 1, 1, 0)
 	}
-	return m, e, d
+	return m
 }
 
 // ImageChannels is the number of channels of images.
 func (m *coder) ImageChannels() int { return m.imageChannels }
 
-// ScaleFactor is the size of an image divided by the size of its latents.
-func (m *coder) ScaleFactor() int { return m.scale }
+// ScaleFactor is the size of an image divided by the size of the diffusion model's latents.
+func (m *coder) ScaleFactor() int { return m.patch * m.scale }
 
-// LatentChannels is the number of channels of the latents.
-func (m *coder) LatentChannels() int { return m.latentChannels }
+// LatentChannels is the number of channels of the diffusion model's latents.
+func (m *coder) LatentChannels() int { return m.patch * m.patch * m.latentChannels }
 
-// Unscaled is [latent_channels, h, w].
-func (m *coder) Unscaled(h, w int) []int { return []int{m.latentChannels, h, w} }
+// Unscaled is [latent_channels, h, w], or twice the height and width for patches of 2x2.
+func (m *coder) Unscaled(h, w int) []int { return []int{m.latentChannels, m.patch * h, m.patch * w} }
+
+// Unused returns no patterns: all tensors of a checkpoint are used.
+func (m *coder) Unused() []string { return nil }
 
 // Encode encodes images [N, ImageChannels, H, W] from -1 to 1. It returns the mean of their
 // unscaled latents [N, latent_channels, h, w].
 func (m *coder) Encode(x *mlx.Array) *mlx.Array {
-	y := m.encoder.Forward(nn.ChannelsLast(x))
-	if m.quant != nil {
-		y = m.quant.Forward(y)
+	if m.Encoder == nil {
+		mlx.Throw(errors.New("the autoencoder has a decoder, but no encoder"))
+	}
+	y := m.Encoder.Forward(nn.ChannelsLast(x))
+	if m.QuantConv != nil {
+		y = m.QuantConv.Forward(y)
 	}
 	return nn.ChannelsFirst(y.Slice(-1, 0, m.latentChannels))
 }
 
 // Decode decodes unscaled latents [N, latent_channels, h, w] to images
-// [N, ImageChannels, H, W], from about -1 to 1, not clamped.
+// [N, ImageChannels, H, W], from about -1 to 1.
 func (m *coder) Decode(z *mlx.Array) *mlx.Array {
 	x := nn.ChannelsLast(z)
-	if m.postQuant != nil {
-		x = m.postQuant.Forward(x)
+	if m.PostQuantConv != nil {
+		x = m.PostQuantConv.Forward(x)
 	}
-	return nn.ChannelsFirst(m.decoder.Forward(x))
+	y := nn.ChannelsFirst(m.Decoder.Forward(x))
+	if m.clamped {
+		y = y.Clip(-1, 1)
+	}
+	return y
 }
 
 const normEps = 1e-6 // of every GroupNorm
 
-// encoder is diffusers.models.autoencoders.vae.Encoder.
-type encoder struct {
+// A half is the encoder or the decoder of most classes: Encoder and Decoder of diffusers.models.autoencoders.vae, or
+// QwenImageEncoder3d and QwenImageDecoder3d, where the last norm and activation have other names.
+type half struct {
 	nn.Module
-	ConvIn      *nn.Conv2d     `w:"conv_in"`
-	DownBlocks  []*resizeBlock `w:"down_blocks"`
-	MidBlock    *midBlock      `w:"mid_block"`
-	ConvNormOut *nn.GroupNorm  `w:"conv_norm_out"`
-	ConvAct     *nn.SiLU       `w:"conv_act"`
-	ConvOut     *nn.Conv2d     `w:"conv_out"`
+	ConvIn       *nn.Conv2d    `w:"conv_in"`
+	DownBlocks   []nn.Layer    `w:"down_blocks"` // of an encoder
+	MidBlock     *midBlock     `w:"mid_block"`
+	UpBlocks     []nn.Layer    `w:"up_blocks"` // of a decoder
+	ConvNormOut  *nn.GroupNorm `w:"conv_norm_out"`
+	ConvAct      *nn.SiLU      `w:"conv_act"`
+	NormOut      *channelNorm  `w:"norm_out"`
+	Nonlinearity *nn.SiLU      `w:"nonlinearity"`
+	ConvOut      *nn.Conv2d    `w:"conv_out"`
 
 	strips *strips
 }
 
-func newEncoder(c CoderConfig, s *strips) *encoder {
-	widths := c.BlockOutChannels
-	last := widths[len(widths)-1]
-	e := &encoder{
-		ConvIn:      nn.NewConv2d(c.InChannels, widths[0], 3, 1, 1),
-		MidBlock:    newMidBlock(last, c),
+// newGroupHalf declares a half without its levels, whose blocks have group norms. It has in inputs and out outputs; its first
+// block has first inputs, the middle mid channels, and the last block last outputs.
+func newGroupHalf(c CoderConfig, in, first, mid, last, out int, s *strips) *half {
+	return &half{
+		ConvIn:      nn.NewConv2d(in, first, 3, 1, 1),
+		MidBlock:    newMidBlock(mid, c),
 		ConvNormOut: nn.NewGroupNorm(c.NormNumGroups, last, normEps),
 		ConvAct:     &nn.SiLU{ChannelsLast: true},
-		ConvOut:     nn.NewConv2d(last, 2*c.LatentChannels, 3, 1, 1),
+		ConvOut:     nn.NewConv2d(last, out, 3, 1, 1),
 		strips:      s,
 	}
-	in := widths[0]
+}
+
+func newEncoder(c CoderConfig, s *strips) *half {
+	widths := c.BlockOutChannels
+	in, last := widths[0], widths[len(widths)-1]
+	e := newGroupHalf(c, c.InChannels, in, last, last, 2*c.LatentChannels, s)
 	for i, out := range widths {
 		b := &resizeBlock{Resnets: newGroupResnets(c.LayersPerBlock, in, out, c)}
 		if i < len(widths)-1 {
-			b.Downsamplers = []block{&downsample{Conv: nn.NewConv2d(out, out, 3, 2, 0)}}
+			b.Downsamplers = []nn.Layer{&downsample{Conv: nn.NewConv2d(out, out, 3, 2, 0)}}
 		}
 		e.DownBlocks = append(e.DownBlocks, b)
 		in = out
@@ -172,53 +197,14 @@ func newEncoder(c CoderConfig, s *strips) *encoder {
 	return e
 }
 
-func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
-	if e.strips.use(&e.Module) {
-		return e.strips.run(x, e.layers())
-	}
-	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*resizeBlock).Forward)
-	y = e.MidBlock.Forward(y)
-	return e.TapImage(normActConv(e.ConvNormOut, e.ConvAct, e.ConvOut, y), x)
-}
-
-func (e *encoder) layers() []layer {
-	layers := []layer{convStage(e.ConvIn)}
-	for _, b := range e.DownBlocks {
-		layers = append(layers, b.layers()...)
-	}
-	layers = append(layers, e.MidBlock.layers()...)
-	return append(layers, stage{norm: e.ConvNormOut, conv: e.ConvOut, before: 1, after: 1})
-}
-
-// decoder is diffusers.models.autoencoders.vae.Decoder.
-type decoder struct {
-	nn.Module
-	ConvIn      *nn.Conv2d     `w:"conv_in"`
-	MidBlock    *midBlock      `w:"mid_block"`
-	UpBlocks    []*resizeBlock `w:"up_blocks"`
-	ConvNormOut *nn.GroupNorm  `w:"conv_norm_out"`
-	ConvAct     *nn.SiLU       `w:"conv_act"`
-	ConvOut     *nn.Conv2d     `w:"conv_out"`
-
-	strips *strips
-}
-
-func newDecoder(c CoderConfig, widths []int, s *strips) *decoder {
-	first, last := widths[0], widths[len(widths)-1]
-	d := &decoder{
-		ConvIn:      nn.NewConv2d(c.LatentChannels, last, 3, 1, 1),
-		MidBlock:    newMidBlock(last, c),
-		ConvNormOut: nn.NewGroupNorm(c.NormNumGroups, first, normEps),
-		ConvAct:     &nn.SiLU{ChannelsLast: true},
-		ConvOut:     nn.NewConv2d(first, c.OutChannels, 3, 1, 1),
-		strips:      s,
-	}
-	in := last
+func newDecoder(c CoderConfig, widths []int, s *strips) *half {
+	first, in := widths[0], widths[len(widths)-1]
+	d := newGroupHalf(c, c.LatentChannels, in, in, first, c.OutChannels, s)
 	for i := len(widths) - 1; i >= 0; i-- {
 		out := widths[i]
 		b := &resizeBlock{Resnets: newGroupResnets(c.LayersPerBlock+1, in, out, c)}
 		if i > 0 {
-			b.Upsamplers = []block{&upsample{Conv: nn.NewConv2d(out, out, 3, 1, 1)}}
+			b.Upsamplers = []nn.Layer{&upsample{Conv: nn.NewConv2d(out, out, 3, 1, 1)}}
 		}
 		d.UpBlocks = append(d.UpBlocks, b)
 		in = out
@@ -226,21 +212,31 @@ func newDecoder(c CoderConfig, widths []int, s *strips) *decoder {
 	return d
 }
 
-func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
-	if d.strips.use(&d.Module) {
-		return d.strips.run(x, d.layers())
+func (h *half) Forward(x *mlx.Array) *mlx.Array {
+	if h.strips.use(&h.Module) {
+		return h.strips.run(x, h.layers())
 	}
-	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
-	y = mlx.Chain(y, d.UpBlocks, (*resizeBlock).Forward)
-	return d.TapImage(normActConv(d.ConvNormOut, d.ConvAct, d.ConvOut, y), x)
+	y := mlx.Scope(func() *mlx.Array {
+		return h.MidBlock.Forward(chain(x, append([]nn.Layer{h.ConvIn}, h.DownBlocks...), nn.Layer.Forward))
+	})
+	y = mlx.Chain(y, h.UpBlocks, nn.Layer.Forward)
+	n, act := h.end()
+	return h.TapImage(normActConv(n, act, h.ConvOut, y), x)
 }
 
-func (d *decoder) layers() []layer {
-	layers := append([]layer{convStage(d.ConvIn)}, d.MidBlock.layers()...)
-	for _, b := range d.UpBlocks {
-		layers = append(layers, b.layers()...)
+// end returns the norm and the activation before the last convolution.
+func (h *half) end() (norm, *nn.SiLU) {
+	if h.NormOut != nil {
+		return h.NormOut, h.Nonlinearity
 	}
-	return append(layers, stage{norm: d.ConvNormOut, conv: d.ConvOut, before: 1, after: 1})
+	return h.ConvNormOut, h.ConvAct
+}
+
+func (h *half) layers() []layer {
+	layers := appendBlocks([]layer{convStage(h.ConvIn)}, h.DownBlocks)
+	layers = appendBlocks(append(layers, h.MidBlock.layers()...), h.UpBlocks)
+	n, _ := h.end()
+	return append(layers, stage{norm: n, conv: h.ConvOut, before: 1, after: 1})
 }
 
 // chain is [mlx.EvalChain], except on CUDA: there the memory limit of a run bounds what MLX allocates
@@ -270,19 +266,19 @@ func normActConv(n norm, act *nn.SiLU, conv *nn.Conv2d, x *mlx.Array) *mlx.Array
 // resizeBlock is DownEncoderBlock2D, UpDecoderBlock2D or QwenImageUpBlock: residual blocks, and what changes the size.
 type resizeBlock struct {
 	nn.Module
-	Resnets      []*resnet `w:"resnets"`
-	Downsamplers []block   `w:"downsamplers"`
-	Upsamplers   []block   `w:"upsamplers"`
+	Resnets      []*resnet  `w:"resnets"`
+	Downsamplers []nn.Layer `w:"downsamplers"`
+	Upsamplers   []nn.Layer `w:"upsamplers"`
 }
 
 func (b *resizeBlock) Forward(x *mlx.Array) *mlx.Array {
 	y := chain(x, b.Resnets, (*resnet).Forward)
-	y = chain(y, slices.Concat(b.Downsamplers, b.Upsamplers), block.Forward)
+	y = chain(y, slices.Concat(b.Downsamplers, b.Upsamplers), nn.Layer.Forward)
 	return b.TapImage(y, x)
 }
 
 func (b *resizeBlock) layers() []layer {
-	return appendLayers(appendLayers(appendLayers(nil, b.Resnets), b.Downsamplers), b.Upsamplers)
+	return appendBlocks(appendBlocks(appendBlocks(nil, b.Resnets), b.Downsamplers), b.Upsamplers)
 }
 
 // downsample is Downsample2D with padding=0: it pads below and on the right.
@@ -318,14 +314,14 @@ func (u *upsample) double(x *mlx.Array) *mlx.Array {
 // midBlock is UNetMidBlock2D: a resnet, then attention and another resnet.
 type midBlock struct {
 	nn.Module
-	Attentions []block   `w:"attentions"`
-	Resnets    []*resnet `w:"resnets"`
+	Attentions []nn.Layer `w:"attentions"`
+	Resnets    []*resnet  `w:"resnets"`
 }
 
 func newMidBlock(channels int, c CoderConfig) *midBlock {
 	b := &midBlock{Resnets: newGroupResnets(2, channels, channels, c)}
 	if c.MidBlockAddAttention {
-		b.Attentions = []block{&attention{
+		b.Attentions = []nn.Layer{&attention{
 			GroupNorm: nn.NewGroupNorm(c.NormNumGroups, channels, normEps),
 			ToQ:       nn.NewLinear(channels, channels, true),
 			ToK:       nn.NewLinear(channels, channels, true),
@@ -345,7 +341,7 @@ func (b *midBlock) Forward(x *mlx.Array) *mlx.Array {
 }
 
 func (b *midBlock) layers() []layer {
-	layers := appendLayers([]layer{b.Resnets[0]}, b.Attentions)
+	layers := appendBlocks([]layer{b.Resnets[0]}, b.Attentions)
 	return append(layers, b.Resnets[1])
 }
 
@@ -411,12 +407,6 @@ func (r *resnet) Forward(x *mlx.Array) *mlx.Array {
 		y := mlx.EvalChain(x, []nn.Layer{r.Norm1, r.Nonlinearity, r.Conv1, r.Norm2, r.Nonlinearity, r.Conv2}, nn.Layer.Forward)
 		return shortcut().Add(y)
 	}), x)
-}
-
-// A block is a module that can be computed in strips.
-type block interface {
-	nn.Layer
-	layer
 }
 
 // attention is Attention with one head of all channels, over all pixels.

@@ -14,7 +14,7 @@ import (
 type SeedVR2Config struct {
 	CoderConfig
 	TemporalScaleNum int     `json:"temporal_scale_num"` // levels that halve the number of frames too
-	ScalingFactor    float64 `json:"scaling_factor"`
+	ScalingFactor    float64 `json:"scaling_factor" number:"nonzero"`
 }
 
 // DefaultSeedVR2Config returns the published config.
@@ -28,7 +28,7 @@ func DefaultSeedVR2Config() SeedVR2Config {
 
 // Validate returns an error if the model cannot be run with the config.
 func (c *SeedVR2Config) Validate() error {
-	if err := c.validate(c.BlockOutChannels); err != nil {
+	if err := c.validate(c, c.BlockOutChannels); err != nil {
 		return err
 	}
 	switch most := len(c.BlockOutChannels) - 1; {
@@ -36,8 +36,6 @@ func (c *SeedVR2Config) Validate() error {
 		return fmt.Errorf("temporal_scale_num %d, expected 0 to %d for block_out_channels %v", c.TemporalScaleNum, most, c.BlockOutChannels)
 	case c.UseQuantConv || c.UsePostQuantConv:
 		return errors.New("use_quant_conv or use_post_quant_conv true, expected false")
-	case c.ScalingFactor == 0:
-		return errors.New("scaling_factor 0")
 	}
 	return nil
 }
@@ -48,15 +46,14 @@ func (c *SeedVR2Config) Validate() error {
 // lack the reference's axis of frames.
 type SeedVR2 struct {
 	nn.Module
-	coder
-	Encoder *encoder `w:"encoder"`
-	Decoder *decoder `w:"decoder"`
-	Config  SeedVR2Config
+	coder  `w:"."`
+	Config SeedVR2Config
 }
 
 // NewSeedVR2 declares the model of a validated config.
 func NewSeedVR2(c SeedVR2Config) *SeedVR2 {
-	m, e, d := newCoder(c.CoderConfig, c.BlockOutChannels)
+	m := newCoder(c.CoderConfig, c.BlockOutChannels, 1)
+	e, d := m.Encoder.(*half), m.Decoder.(*half)
 	resnets := func(all []*resnet) {
 		for _, r := range all {
 			inflate(3, r.Conv1, r.Conv2)
@@ -69,6 +66,7 @@ func NewSeedVR2(c SeedVR2Config) *SeedVR2 {
 	resnets(e.MidBlock.Resnets)
 	resnets(d.MidBlock.Resnets)
 	for i, b := range e.DownBlocks {
+		b := b.(*resizeBlock)
 		resnets(b.Resnets)
 		for _, down := range b.Downsamplers {
 			frames := 1
@@ -79,6 +77,7 @@ func NewSeedVR2(c SeedVR2Config) *SeedVR2 {
 		}
 	}
 	for i, b := range d.UpBlocks {
+		b := b.(*resizeBlock)
 		resnets(b.Resnets)
 		for _, s := range b.Upsamplers {
 			up := s.(*upsample)
@@ -91,7 +90,7 @@ func NewSeedVR2(c SeedVR2Config) *SeedVR2 {
 			inflate(3, up.Conv)
 		}
 	}
-	return &SeedVR2{coder: m, Encoder: e, Decoder: d, Config: c}
+	return &SeedVR2{coder: m, Config: c}
 }
 
 // inflate declares that checkpoints have the weights of convolutions with an axis of frames.
@@ -115,9 +114,6 @@ func shuffled(conv *nn.Conv2d, x *mlx.Array) *mlx.Array {
 		return y.Reshape(n, h, w, 2, 2, c).Transpose(0, 1, 3, 2, 4, 5).Reshape(n, 2*h, 2*w, c)
 	})
 }
-
-// Unused returns no patterns: all tensors of a checkpoint are used.
-func (m *SeedVR2) Unused() []string { return nil }
 
 // Scale converts unscaled latents of any shape to the diffusion model's.
 func (m *SeedVR2) Scale(z *mlx.Array) *mlx.Array { return z.Times(m.Config.ScalingFactor) }

@@ -145,12 +145,23 @@ type layer interface {
 	memory(in size, m memoryModel) (bytes int64, out size)
 }
 
-func appendLayers[L layer](layers []layer, more []L) []layer {
-	for _, l := range more {
-		layers = append(layers, l)
+// appendBlocks appends blocks, or the layers that they consist of.
+func appendBlocks[B nn.Layer](layers []layer, blocks []B) []layer {
+	for _, b := range blocks {
+		switch b := nn.Layer(b).(type) {
+		case network:
+			layers = append(layers, b.layers()...)
+		case resampler:
+			layers = append(layers, b.stage())
+		default:
+			layers = append(layers, b.(layer))
+		}
 	}
 	return layers
 }
+
+// A resampler is a block that doubles or halves the size of images.
+type resampler interface{ stage() stage }
 
 // size is the size of an image or of the activations of one image.
 type size struct{ h, w, c int }
@@ -297,11 +308,7 @@ func (r *resnet) strip(x *mlx.Array, s *strips) *mlx.Array {
 
 func (d *downsample) stage() stage { return stage{conv: d.Conv, after: 1} }
 
-func (d *downsample) strip(x *mlx.Array, s *strips) *mlx.Array { return d.stage().strip(x, s) }
-
 func (u *upsample) stage() stage { return stage{double: u.double, conv: u.Conv, before: 1, after: 1} }
-
-func (u *upsample) strip(x *mlx.Array, s *strips) *mlx.Array { return u.stage().strip(x, s) }
 
 // scores returns how many scores attention may compute at a time under a budget. A GPU
 // keeps three copies of them, in float32.

@@ -46,12 +46,15 @@ func (m memoryModel) peak(layers []layer, in size) (int64, size) {
 // DecodeMemory estimates the memory in bytes that Decode takes for one image.
 func (m *coder) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
 	h, w := (height+m.scale-1)/m.scale, (width+m.scale-1)/m.scale
-	return m.strips.peak(d, dtype, m.decoder.layers(), size{max(1, h), max(1, w), m.latentChannels}, 1)
+	return m.strips.peak(d, dtype, m.Decoder.layers(), size{max(1, h), max(1, w), m.latentChannels}, 1)
 }
 
 // EncodeMemory estimates the memory in bytes that Encode takes for one image.
 func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	return m.strips.peak(d, dtype, m.encoder.layers(), size{max(1, height), max(1, width), m.imageChannels}, m.scale)
+	if m.Encoder == nil {
+		return 0
+	}
+	return m.strips.peak(d, dtype, m.Encoder.layers(), size{max(1, height), max(1, width), m.imageChannels}, m.scale)
 }
 
 // peak returns the largest memory that one of the layers takes in a process. A row of latents is scale rows of the input.
@@ -107,10 +110,6 @@ func (r *resnet) memory(in size, m memoryModel) (int64, size) {
 	}
 	return max(a, in.bytes(m.item())+b), out
 }
-
-func (d *downsample) memory(in size, m memoryModel) (int64, size) { return d.stage().memory(in, m) }
-
-func (u *upsample) memory(in size, m memoryModel) (int64, size) { return u.stage().memory(in, m) }
 
 func (a *attention) memory(in size, m memoryModel) (int64, size) { return attentionMemory(in, m) }
 

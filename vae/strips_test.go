@@ -173,7 +173,7 @@ func TestStripsOfKernels(t *testing.T) {
 		want := m.Decode(z).Floats()
 		m.SetBudget(1 << 40)
 		defer mlx.LimitKernels(1e6)()
-		last, in := m.Decoder.UpBlocks[3].Resnets[0], size{64, 96, 6}
+		last, in := m.Decoder.(*half).UpBlocks[3].(*resizeBlock).Resnets[0], size{64, 96, 6}
 		first, _ := last.stages()
 		model := m.strips.memoryModel(mlx.CurrentDevice(), mlx.Float32)
 		out := first.size(in)
@@ -203,9 +203,10 @@ func TestNoSeams(t *testing.T) {
 
 		border := map[int]bool{}
 		in := size{h, w, 6} // of the last block
-		last := m.Decoder.UpBlocks[3].Resnets[0]
+		last := m.Decoder.(*half).UpBlocks[3].(*resizeBlock).Resnets[0]
 		first, second := last.stages()
-		for _, s := range []stage{first, second, {norm: m.Decoder.ConvNormOut, conv: m.Decoder.ConvOut, before: 1, after: 1}} {
+		layers := m.Decoder.layers()
+		for _, s := range []stage{first, second, layers[len(layers)-1].(stage)} {
 			step := m.strips.memoryModel(mlx.CurrentDevice(), mlx.Float32).rows(s, in)
 			for row := step; row < h; row += step {
 				border[row-1], border[row] = true, true

@@ -174,13 +174,6 @@ func ChannelsLast(x *mlx.Array) *mlx.Array {
 	return x.Transpose(append(axes, 1)...)
 }
 
-// Limits of configs. Published models stay far below them; a damaged config must not
-// make a program declare a model larger than memory.
-const (
-	MaxLayers = 1000
-	MaxDim    = 1 << 20
-)
-
 // A Param is one tensor of a checkpoint. The array is nil until it is loaded.
 type Param struct {
 	*mlx.Array

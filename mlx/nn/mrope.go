@@ -1,11 +1,5 @@
 package nn
 
-import (
-	"math"
-
-	"github.com/gomflux/gomflux/mlx"
-)
-
 // NewMRope computes the table of multimodal rotary embeddings (M-RoPE, Qwen2-VL).
 // sections are numbers of feature pairs: the pairs of section i are rotated by axis i
 // of the positions, starting again with the first axis after the last. Frequencies are
@@ -36,19 +30,9 @@ func NewInterleavedMRope(positions [][]int, sections [3]int, half int, theta flo
 
 // newMRope computes the table for pairs of features with the given axes.
 func newMRope(positions [][]int, axes []int, theta float64) Rope {
-	half := len(axes)
-	frequencies := make([]float64, half)
-	for i := range frequencies {
-		frequencies[i] = frequency32(theta, i, 2*half)
+	pairs := make([]ropePair, len(axes))
+	for i, axis := range axes {
+		pairs[i] = ropePair{axis, frequency32(theta, i, 2*len(axes))}
 	}
-	cos := make([]float32, 0, len(positions)*half)
-	sin := make([]float32, 0, len(positions)*half)
-	for _, p := range positions {
-		for i, axis := range axes {
-			s, c := math.Sincos(round32(float64(p[axis%len(p)]) * frequencies[i]))
-			cos = append(cos, float32(c))
-			sin = append(sin, float32(s))
-		}
-	}
-	return Rope{Cos: mlx.FromFloat32(cos, len(positions), half), Sin: mlx.FromFloat32(sin, len(positions), half)}
+	return newTable(positions, pairs, round32)
 }

@@ -56,26 +56,32 @@ func round32(x float64) float64 { return float64(float32(x)) }
 
 func newRope(positions [][]int, dims []int, theta float64, frequency func(theta float64, i, d int) float64,
 	round func(angle float64) float64) Rope {
-	half := 0
-	frequencies := make([][]float64, len(dims))
+	var pairs []ropePair
 	for axis, d := range dims {
-		half += d / 2
 		for i := range d / 2 {
-			frequencies[axis] = append(frequencies[axis], frequency(theta, i, d))
+			pairs = append(pairs, ropePair{axis, frequency(theta, i, d)})
 		}
 	}
-	cos := make([]float32, 0, len(positions)*half)
-	sin := make([]float32, 0, len(positions)*half)
+	return newTable(positions, pairs, round)
+}
+
+// A ropePair is a pair of features that is rotated by an axis of the positions, starting again with the first axis after the
+// last.
+type ropePair struct {
+	axis      int
+	frequency float64
+}
+
+func newTable(positions [][]int, pairs []ropePair, round func(angle float64) float64) Rope {
+	n := len(positions) * len(pairs)
+	cos, sin := make([]float32, 0, n), make([]float32, 0, n)
 	for _, p := range positions {
-		for axis := range dims {
-			for _, f := range frequencies[axis] {
-				s, c := math.Sincos(round(float64(p[axis]) * f))
-				cos = append(cos, float32(c))
-				sin = append(sin, float32(s))
-			}
+		for _, pair := range pairs {
+			s, c := math.Sincos(round(float64(p[pair.axis%len(p)]) * pair.frequency))
+			cos, sin = append(cos, float32(c)), append(sin, float32(s))
 		}
 	}
-	return Rope{Cos: mlx.FromFloat32(cos, len(positions), half), Sin: mlx.FromFloat32(sin, len(positions), half)}
+	return Rope{Cos: mlx.FromFloat32(cos, len(positions), len(pairs)), Sin: mlx.FromFloat32(sin, len(positions), len(pairs))}
 }
 
 // NewScaledRope is [NewRope] with one axis and given frequencies, whose cos and sin are multiplied by a

@@ -143,31 +143,27 @@ func CheckQuantization(q mlx.Quantization) (err error) {
 		return fmt.Errorf("%w: quantization %s on this device (%v): %w",
 			errs.ErrUnsupported, QuantizationName(q), mlx.CurrentDevice(), fmt.Errorf(format, args...))
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			e, ok := p.(*mlx.Error)
-			if !ok {
-				panic(p)
-			}
-			err = unsupported("%w", e)
-		}
-	}()
 	dtype := mlx.CurrentDevice().ComputeDtype() // CUDA compiles the kernels for it, which are used later
-	mlx.WithScope(func() {
-		w := mlx.Normal(mlx.Key(1), dtype, rows, columns)
-		x := mlx.Normal(mlx.Key(2), dtype, 1, columns)
-		packed := w.Quantize(q)
-		plain := packed.Dequantize(dtype)
-		wide := func(a *mlx.Array) *mlx.Array { return a.AsType(mlx.Float32) }
-		what, found := "dequantized weights", relative(wide(plain), wide(w))
-		if found <= most && found > 0 {
-			what, found = "products", relative(wide(packed.MatmulT(x)), wide(x).Matmul(wide(plain).T()))
-			most = 2e-2
-		}
-		if !(found <= most) {
-			err = unsupported("MLX %s computes wrong values: the relative error of %s is %.2g, expected at most %.2g",
-				mlx.Version(), what, found, most)
-		}
+	failed := mlx.Try(func() {
+		mlx.WithScope(func() {
+			w := mlx.Normal(mlx.Key(1), dtype, rows, columns)
+			x := mlx.Normal(mlx.Key(2), dtype, 1, columns)
+			packed := w.Quantize(q)
+			plain := packed.Dequantize(dtype)
+			wide := func(a *mlx.Array) *mlx.Array { return a.AsType(mlx.Float32) }
+			what, found := "dequantized weights", relative(wide(plain), wide(w))
+			if found <= most && found > 0 {
+				what, found = "products", relative(wide(packed.MatmulT(x)), wide(x).Matmul(wide(plain).T()))
+				most = 2e-2
+			}
+			if !(found <= most) {
+				err = unsupported("MLX %s computes wrong values: the relative error of %s is %.2g, expected at most %.2g",
+					mlx.Version(), what, found, most)
+			}
+		})
 	})
+	if failed != nil {
+		return unsupported("%w", failed)
+	}
 	return err
 }
