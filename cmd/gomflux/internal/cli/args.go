@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -63,38 +64,27 @@ func JoinValues(args []string) []string {
 	return out
 }
 
-// OneArg takes one argument, which what names: a model, a file with latents.
-func OneArg(what string) cobra.PositionalArgs {
+// Args takes from least to most arguments. missing is the error if there are fewer, and hint follows that of one too many.
+func Args(least, most int, missing, hint string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		switch len(args) {
-		case 0:
-			return UsageErrorf("give %s", what)
-		case 1:
-			return nil
+		switch {
+		case len(args) < least:
+			return UsageErrorf("%s", missing)
+		case len(args) > most:
+			return UsageErrorf("unexpected argument %q%s", args[most], hint)
 		}
-		return UsageErrorf("unexpected argument %q", args[1])
+		return nil
 	}
 }
+
+// OneArg takes one argument, which what names: a model, a file with latents.
+func OneArg(what string) cobra.PositionalArgs { return Args(1, 1, "give "+what, "") }
 
 // SomeArgs takes one argument or more; hint is the error without any.
-func SomeArgs(hint string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return UsageErrorf("%s", hint)
-		}
-		return nil
-	}
-}
+func SomeArgs(hint string) cobra.PositionalArgs { return Args(1, math.MaxInt, hint, "") }
 
-// TwoArgs takes two arguments; hint is the error for any other number.
-func TwoArgs(hint string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) != 2 {
-			return UsageErrorf("%s", hint)
-		}
-		return nil
-	}
-}
+// NoArgs refuses arguments that are not flags.
+func NoArgs(hint string) cobra.PositionalArgs { return Args(0, 0, "", hint) }
 
 // Without returns an error if one of the flags is given, which have no effect without another one.
 func Without(other string, given func(string) bool, flags ...string) error {
@@ -104,14 +94,4 @@ func Without(other string, given func(string) bool, flags ...string) error {
 		}
 	}
 	return nil
-}
-
-// NoArgs refuses arguments that are not flags.
-func NoArgs(hint string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return UsageErrorf("unexpected argument %q%s", args[0], hint)
-		}
-		return nil
-	}
 }

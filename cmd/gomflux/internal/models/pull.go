@@ -105,9 +105,7 @@ func NewPullCommand() *cobra.Command {
 }
 
 // oneName takes the name of a model.
-func oneName(cmd *cobra.Command, args []string) error {
-	return cli.OneArg("a model's name (gomflux models lists them)")(cmd, args)
-}
+var oneName = cli.OneArg("a model's name (gomflux models lists them)")
 
 // publishedName splits the name of a published model.
 func publishedName(name string) (repo, revision string, preset *family.Model, err error) {

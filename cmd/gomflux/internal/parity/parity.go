@@ -245,7 +245,7 @@ func newParityDiffCommand() *cobra.Command {
 		Short:   "Compare the tensors of two runs",
 		Long:    parityDiffHelp,
 		Example: `  gomflux parity diff logs/runs/latest/gomflux logs/runs/latest/reference`,
-		Args:    cli.TwoArgs("give two folders of runs"),
+		Args:    cli.Args(2, 2, "give two folders of runs", ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
 				if err := checkFolder(name); err != nil {

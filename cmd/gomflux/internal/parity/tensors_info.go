@@ -32,11 +32,7 @@ func newTensorsInfoCommand() *cobra.Command {
   gomflux tensors info prompt.embeds --json | jq .record.stats`,
 		ValidArgsFunction: flags.Complete,
 		Args:              cli.SomeArgs("give the names of tensors (gomflux tensors list prints them)"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tree, err := flags.Open()
-			if err != nil {
-				return err
-			}
+		RunE: flags.With(func(cmd *cobra.Command, tree *runs.Tree, args []string) error {
 			for i, name := range args {
 				e, err := findEntry(tree, name)
 				if err != nil {
@@ -51,7 +47,7 @@ func newTensorsInfoCommand() *cobra.Command {
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	flags.Add(cmd)
 	flags.AddRun(cmd)

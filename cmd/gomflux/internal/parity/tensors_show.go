@@ -40,13 +40,9 @@ func newTensorsShowCommand() *cobra.Command {
 			return found, cobra.ShellCompDirectiveDefault // files too
 		},
 		Args: cli.OneArg("the name of a tensor, or a file"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tree, err := flags.Open()
-			if err != nil {
-				return err
-			}
+		RunE: flags.With(func(cmd *cobra.Command, tree *runs.Tree, args []string) error {
 			return showTensors(cmd.Context(), flags.Out(cmd), tree, args[0], values.OrElse(runs.Previewed))
-		},
+		}),
 	}
 	flags.Add(cmd)
 	flags.AddRun(cmd)
