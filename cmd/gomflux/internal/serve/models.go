@@ -242,8 +242,8 @@ func (m *servedModels) estimate(name string, source *gomflux.Source) {
 	}
 	m.memory[key] = [2]int64{} // is under way
 	o := models.LoadOptions{Defaults: (*family.Defaults)(source.Defaults())}
-	if q := m.options.Quantize.OrZero(); q != "" && q != cli.None {
-		o.Quantize, _ = component.ParseQuantization(string(q), m.options.GroupSize.OrZero()) // open reports errors
+	if q, group := m.options.Quantization(); q != "" {
+		o.Quantize, _ = component.ParseQuantization(string(q), group) // open reports errors
 	}
 	go func() {
 		m.estimating.Lock()
