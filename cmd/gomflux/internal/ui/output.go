@@ -153,12 +153,6 @@ func (s *Stream) End() {
 	}
 }
 
-// Failed writes the JSON line of an error, as the last line. The text for people
-// is that of [Complain].
-func (o *Output) Failed(message string, exitCode int) {
-	o.Event(Message{"error", message, exitCode})
-}
-
 // Complain writes an error for people.
 func Complain(stderr io.Writer, err error) {
 	fmt.Fprintf(stderr, "gomflux: %s\n", Escape(err.Error()))
