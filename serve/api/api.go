@@ -56,6 +56,23 @@ func NamedLoRAs(tags []picture.LoRA, known []string) (loras []gomflux.LoRA) {
 	return loras
 }
 
+// A LoRA is how a LoRA of a request is used.
+type LoRA struct {
+	Scale   *float64 `json:"scale"` // nil stands for 1
+	Partial bool     `json:"partial"`
+}
+
+// AppendTo appends the LoRA with a path, unless its scale is 0, which has no effect and stands for 1 in [gomflux.LoRA].
+func (l LoRA) AppendTo(loras []gomflux.LoRA, path string) []gomflux.LoRA {
+	switch {
+	case l.Scale == nil:
+		return append(loras, gomflux.LoRA{Path: path, Scale: 1, Partial: l.Partial})
+	case *l.Scale == 0:
+		return loras
+	}
+	return append(loras, gomflux.LoRA{Path: path, Scale: *l.Scale, Partial: l.Partial})
+}
+
 // Recorded returns the settings for an image's file, as gomflux generate writes them: without
 // times, so that the same image is the same file. It returns nil for settings that cannot be
 // stored, such as those with a prompt that is too long for metadata.

@@ -227,7 +227,7 @@ func (e *Engine) Model(name string, writes bool) (ModelInfo, error) {
 	i := slices.IndexFunc(all, func(m ModelInfo) bool { return m.Is(name) || name == "" && m.Default })
 	switch {
 	case i < 0 && name == "":
-		return ModelInfo{}, errs.Requestf("no model is named, and there is no default model")
+		return ModelInfo{}, errs.Requestf("model is missing, and there is no default model")
 	case i < 0:
 		return ModelInfo{}, errs.NotFound(fmt.Errorf("no model %q here (to get it: gomflux pull %s)", name, name))
 	case all[i].Missing != "" && !(writes && all[i].CanWrite(false)):

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"image"
@@ -32,6 +33,7 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (api.Job, error
 	if e.err != nil {
 		return nil, e.err
 	}
+	r.Model = cmp.Or(r.Model, "shapes") // the default model
 	e.requests = append(e.requests, r)
 	j := &fakeJob{sources: r.Sources, changed: make(chan struct{}), status: engine.Status{
 		ID: fmt.Sprintf("job%d", len(e.jobs)), Client: r.Client, Prompt: r.Options.Prompt, Label: r.Label,

@@ -366,12 +366,12 @@ func TestBadRequests(t *testing.T) {
 	wide := encoded(t, 513, 512)
 	half := encoded(t, 512, 320)
 	for body, want := range map[string]string{
-		`{`:                                              "unexpected EOF",
+		`{`:                                              "ends too early",
 		`{"prompt":1}`:                                   "prompt: expected a string, found JSON number",
 		`{"image":"data:"}`:                              "image: expected an object, found JSON string",
 		`{"loras":{}}`:                                   "loras: expected an array, found JSON object",
 		`{"steps":1.5}`:                                  "steps: expected a whole number, found JSON number 1.5",
-		`{"prompt":"a"} {}`:                              "text after the object",
+		`{"prompt":"a"} {}`:                              "found more after it",
 		`{"prompt":"a","stepz":1}`:                       "stepz",
 		`{"prompt":"a","steps":-1}`:                      "steps -1",
 		`{"prompt":"a","count":0}`:                       "count 0",

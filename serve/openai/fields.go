@@ -1,10 +1,8 @@
 package openai
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -13,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gomflux/gomflux/serve/api"
 )
 
 // ours are the fields that this server reads.
@@ -65,28 +65,9 @@ func parseJSON(body io.Reader, check func(name string) error) (*form, error) {
 	if err != nil {
 		return nil, broken(err)
 	}
-	var members map[string]json.RawMessage
-	d := json.NewDecoder(bytes.NewReader(data))
-	var kind *json.UnmarshalTypeError
-	problem := ""
-	switch err := d.Decode(&members); {
-	case err == io.EOF:
-		problem = "the body is empty: expected a JSON object"
-	case errors.As(err, &kind):
-		problem = "expected a JSON object, found " + kind.Value
-	case err == io.ErrUnexpectedEOF:
-		problem = "the JSON ends too early"
-	case err != nil:
-		problem = fmt.Sprintf("the body is not JSON: %v", err)
-	case members == nil:
-		problem = "expected a JSON object, found null"
-	default:
-		if _, err := d.Token(); err != io.EOF {
-			problem = "expected one JSON object, found more after it"
-		}
-	}
-	if problem != "" {
-		return nil, failure(http.StatusBadRequest, "invalid_json", "%s", problem)
+	members, err := api.DecodeObject(data)
+	if err != nil {
+		return nil, failure(http.StatusBadRequest, "invalid_json", "%v", err)
 	}
 	f := &form{values: map[string]value{}}
 	for name, raw := range members {

@@ -457,7 +457,7 @@ func TestErrors(t *testing.T) {
 		detail     string
 	}{
 		{"txt2img", ``, 422, "expected a JSON object"},
-		{"txt2img", `{`, 422, "expected a JSON object"},
+		{"txt2img", `{`, 422, "the JSON ends too early"},
 		{"txt2img", `null`, 422, "found null"},
 		{"txt2img", `[]`, 422, "expected a JSON object"},
 		{"txt2img", `{"prompt":7}`, 422, "prompt: expected a string, found 7"},
