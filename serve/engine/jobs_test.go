@@ -571,7 +571,9 @@ func TestStored(t *testing.T) {
 				}
 				result := *p.Result
 				result.Image = nil
-				event.Picture = &Picture{p.Index, p.Seed, &result}
+				bare := *p
+				bare.Result = &result
+				event.Picture = &bare
 			}
 			if event.Kind != EventPreview {
 				expected = append(expected, event)

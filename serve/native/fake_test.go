@@ -135,7 +135,7 @@ func (j *fakeJob) finishes(index int, seed uint64) *gomflux.Result {
 		Generator: "gomflux test", Model: "shapes", Prompt: "a <cat>", Seed: seed, Steps: 4, Height: 8, Width: 8, Seconds: 5,
 	}}
 	r.Settings.Image, r.Settings.Mask, r.Settings.References = j.sources.Image, j.sources.Mask, j.sources.References
-	j.happens(engine.Event{Kind: engine.EventPicture, Picture: &engine.Picture{Index: index, Seed: seed, Result: r}})
+	j.happens(engine.Event{Kind: engine.EventPicture, Picture: engine.NewPicture(index, seed, r)})
 	return r
 }
 

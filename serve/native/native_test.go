@@ -664,7 +664,7 @@ func TestStoringPanics(t *testing.T) {
 	s.call("POST", "/api/v1/jobs", `{"prompt":"a"}`, 202, nil)
 	j, _ := s.engine.last()
 	broken := &gomflux.Result{Image: &image.RGBA{Rect: image.Rect(0, 0, 8, 8)}}
-	j.happens(engine.Event{Kind: engine.EventPicture, Picture: &engine.Picture{Result: broken}})
+	j.happens(engine.Event{Kind: engine.EventPicture, Picture: engine.NewPicture(0, 0, broken)})
 	j.end(engine.Done, nil)
 	all := s.follow("job0", "", func(sse) bool { return false })
 	if p := all[1].data.Picture; p.Name != "" {
