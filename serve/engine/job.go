@@ -251,7 +251,7 @@ func (j *Job) Stored() {
 		}
 		bare.events = append(bare.events, event)
 	}
-	e.jobs[j.id], e.list[at] = &bare, &bare
+	e.list[at] = &bare
 	e.touched = e.now()
 	e.wakeUp()
 }
