@@ -308,7 +308,7 @@ func (f *form) loras() (all []gomflux.LoRA, err error) {
 		Name string `json:"name"`
 		api.LoRA
 	}
-	d := json.NewDecoder(strings.NewReader(v.text))
+	d := json.NewDecoder(strings.NewReader(v))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&list); err != nil {
 		return nil, invalid("loras", `expected [{"name": "…", "scale": 1}]: %v`, err)
