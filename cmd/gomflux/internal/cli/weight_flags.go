@@ -149,7 +149,7 @@ func (w *WeightFlags) Parity(given func(string) bool, p *parity.Options) (err er
 	return nil
 }
 
-// A loraList is the value of --lora: a name, or name=scale, which joinValues
+// A loraList is the value of --lora: a name, or name=scale, which JoinValues
 // makes of two words. It implements pflag.Value.
 type loraList struct {
 	List []gomflux.LoRA
