@@ -3,11 +3,10 @@
 package api
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"image"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -21,13 +20,9 @@ import (
 func Seeds(first *uint64, n int) []uint64 {
 	seeds := make([]uint64, n)
 	for i := range seeds {
-		if first != nil {
+		if seeds[i] = uint64(rand.Uint32()); first != nil {
 			seeds[i] = *first + uint64(i)
-			continue
 		}
-		var b [4]byte
-		rand.Read(b[:]) // never fails
-		seeds[i] = uint64(binary.LittleEndian.Uint32(b[:]))
 	}
 	return seeds
 }
