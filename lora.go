@@ -31,15 +31,15 @@ type LoRA struct {
 
 // A LoRAReport describes a LoRA that was applied to a model.
 type LoRAReport struct {
-	Path  string  // the file
-	Scale float64 // the factor of its changes
+	Path  string  `json:"path"`  // the file
+	Scale float64 `json:"scale"` // the factor of its changes
 	// Modules is the number of modules that it changes, by component.
-	Modules map[string]int
+	Modules map[string]int `json:"modules"`
 	// Unused lists tensors for the last layers of a text encoder, whose output the
 	// pipeline does not use.
-	Unused []string
+	Unused []string `json:"-"`
 	// Warnings describe tensors that were left out. OpenOptions.Warn gets them too.
-	Warnings []string
+	Warnings []string `json:"-"`
 }
 
 // LoRAs describes each of OpenOptions.LoRAs.

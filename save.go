@@ -50,18 +50,18 @@ type SaveOptions struct {
 
 // A SaveReport describes a saved model.
 type SaveReport struct {
-	Folder       string       // the folder of the model
-	Layout       Layout       // the layout of the folder
-	Quantization Quantization // the quantization of most layers, "" if nothing is quantized
-	Bytes        int64        // the size of all tensors
-	Files        int          // the number of files with weights
+	Folder       string       `json:"folder"`                 // the folder of the model
+	Layout       Layout       `json:"layout"`                 // the layout of the folder
+	Quantization Quantization `json:"quantization,omitempty"` // the quantization of most layers, "" if nothing is quantized
+	Bytes        int64        `json:"bytes"`                  // the size of all tensors
+	Files        int          `json:"files"`                  // the number of files with weights
 	// Layers lists the quantized layers by component and name.
-	Layers []SavedLayer
+	Layers []SavedLayer `json:"layers"`
 	// Left lists tensors, with their components, that the layout does not contain and that
 	// generating images does not need.
-	Left []string
+	Left []string `json:"left,omitempty"`
 	// LoRAs describes the LoRAs that were baked into the weights.
-	LoRAs []LoRAReport
+	LoRAs []LoRAReport `json:"loras,omitempty"`
 }
 
 // A SavedLayer is a quantized layer of a saved model.
@@ -150,7 +150,7 @@ func (o *SaveOptions) progress() func(component string, done, total int64) {
 func newSaveReport(r *save.Report) *SaveReport {
 	out := &SaveReport{
 		Folder: r.Folder, Layout: Layout(r.Layout), Quantization: Quantization(r.Quantization), Bytes: r.Bytes, Files: r.Files,
-		Left: r.Left, LoRAs: loraReports(r.LoRAs),
+		Layers: []SavedLayer{}, Left: r.Left, LoRAs: loraReports(r.LoRAs),
 	}
 	for _, l := range r.Layers {
 		out.Layers = append(out.Layers, SavedLayer{l.Component, l.Name, l.Mode, l.Bits, l.Group, l.Bytes, l.Error, l.Kept})

@@ -108,9 +108,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 
 // completePreviewDecoder offers the two words, and files if neither has the prefix.
 func completePreviewDecoder(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	words := []string{gomflux.LinearPreviews, gomflux.TinyPreviews}
-	words = slices.DeleteFunc(words, func(w string) bool { return !strings.HasPrefix(w, prefix) })
-	return words, cobra.ShellCompDirectiveDefault
+	return cli.WithPrefix([]string{gomflux.LinearPreviews, gomflux.TinyPreviews}, prefix), cobra.ShellCompDirectiveDefault
 }
 
 // argCompletions complete the arguments of commands.
@@ -186,11 +184,11 @@ func takesFile(f *pflag.Flag) bool {
 func completePublished(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var found []string
 	for _, p := range catalog.Presets {
-		if len(args) == 0 && strings.HasPrefix(p.Name, prefix) {
+		if len(args) == 0 {
 			found = append(found, p.Name+"\t"+p.Repo)
 		}
 	}
-	return found, cobra.ShellCompDirectiveNoFileComp
+	return cli.WithPrefix(found, prefix), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeRandom offers the published models, or folders if no name fits.
@@ -210,9 +208,7 @@ func completeCached(_ *cobra.Command, args []string, prefix string) ([]string, c
 	}
 	var found []string
 	for _, r := range repos {
-		if strings.HasPrefix(r.Name, prefix) {
-			found = append(found, r.Name)
-		}
+		found = append(found, r.Name)
 	}
-	return found, cobra.ShellCompDirectiveNoFileComp
+	return cli.WithPrefix(found, prefix), cobra.ShellCompDirectiveNoFileComp
 }

@@ -3,11 +3,10 @@
 package api
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"image"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -21,13 +20,9 @@ import (
 func Seeds(first *uint64, n int) []uint64 {
 	seeds := make([]uint64, n)
 	for i := range seeds {
-		if first != nil {
+		if seeds[i] = uint64(rand.Uint32()); first != nil {
 			seeds[i] = *first + uint64(i)
-			continue
 		}
-		var b [4]byte
-		rand.Read(b[:]) // never fails
-		seeds[i] = uint64(binary.LittleEndian.Uint32(b[:]))
 	}
 	return seeds
 }
@@ -54,6 +49,23 @@ func NamedLoRAs(tags []picture.LoRA, known []string) (loras []gomflux.LoRA) {
 		loras = append(loras, gomflux.LoRA{Path: tag.Named(known).Path, Scale: tag.Scale})
 	}
 	return loras
+}
+
+// A LoRA is how a LoRA of a request is used.
+type LoRA struct {
+	Scale   *float64 `json:"scale"` // nil stands for 1
+	Partial bool     `json:"partial"`
+}
+
+// AppendTo appends the LoRA with a path, unless its scale is 0, which has no effect and stands for 1 in [gomflux.LoRA].
+func (l LoRA) AppendTo(loras []gomflux.LoRA, path string) []gomflux.LoRA {
+	switch {
+	case l.Scale == nil:
+		return append(loras, gomflux.LoRA{Path: path, Scale: 1, Partial: l.Partial})
+	case *l.Scale == 0:
+		return loras
+	}
+	return append(loras, gomflux.LoRA{Path: path, Scale: *l.Scale, Partial: l.Partial})
 }
 
 // Recorded returns the settings for an image's file, as gomflux generate writes them: without

@@ -127,6 +127,36 @@ type Picture struct {
 	Index  int // in Request.Seeds
 	Seed   uint64
 	Result *gomflux.Result
+
+	names Names
+	kept  chan struct{} // is closed when names are known
+}
+
+// Names are those under which an image and its layers are stored, Name "" if it could not be.
+type Names struct {
+	Name   string
+	Layers []string
+}
+
+// NewPicture returns a finished image that is not stored yet.
+func NewPicture(index int, seed uint64, result *gomflux.Result) *Picture {
+	return &Picture{Index: index, Seed: seed, Result: result, kept: make(chan struct{})}
+}
+
+// Keep notes once under which names the image is stored.
+func (p *Picture) Keep(names Names) {
+	p.names = names
+	close(p.kept)
+}
+
+// Names returns the names of Keep, for which it waits until ctx is done.
+func (p *Picture) Names(ctx context.Context) Names {
+	select {
+	case <-p.kept:
+		return p.names
+	case <-ctx.Done():
+		return Names{}
+	}
 }
 
 // A FullError reports that the queue is full, or that it has too many jobs of the client.

@@ -52,8 +52,7 @@ type Engine struct {
 	stopped chan struct{} // is closed when the runner has returned
 
 	mu      sync.Mutex
-	jobs    map[string]*Job
-	list    []*Job // the same, oldest first
+	list    []*Job // that are known, oldest first
 	queue   queue
 	running *Job            // is loading or running
 	unload  bool            // Unload was called
@@ -83,7 +82,7 @@ func New(c Config) *Engine {
 		c.Now = time.Now
 	}
 	e := &Engine{
-		c: c, wake: make(chan struct{}, 1), stopped: make(chan struct{}), jobs: map[string]*Job{},
+		c: c, wake: make(chan struct{}, 1), stopped: make(chan struct{}),
 		speeds: speeds{image: map[string]map[int]speed{}, load: averages{}, text: averages{}},
 		stats:  Stats{Jobs: map[State]int64{}, Seconds: map[gomflux.Phase]float64{}},
 	}
@@ -148,7 +147,7 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 	}
 	j.created = e.now()
 	j.ahead = -1 // so that reorder publishes it
-	e.jobs[j.id], e.list = j, append(e.list, j)
+	e.list = append(e.list, j)
 	e.queue.add(j.client, j.key, j)
 	e.reorder()
 	e.wakeUp()
@@ -227,7 +226,7 @@ func (e *Engine) Model(name string, writes bool) (ModelInfo, error) {
 	i := slices.IndexFunc(all, func(m ModelInfo) bool { return m.Is(name) || name == "" && m.Default })
 	switch {
 	case i < 0 && name == "":
-		return ModelInfo{}, errs.Requestf("no model is named, and there is no default model")
+		return ModelInfo{}, errs.Requestf("model is missing, and there is no default model")
 	case i < 0:
 		return ModelInfo{}, errs.NotFound(fmt.Errorf("no model %q here (to get it: gomflux pull %s)", name, name))
 	case all[i].Missing != "" && !(writes && all[i].CanWrite(false)):
@@ -261,11 +260,11 @@ func (e *Engine) Job(id, client string) (*Job, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.forget()
-	j := e.jobs[id]
-	if j == nil || client != "" && client != j.client {
+	i := slices.IndexFunc(e.list, func(j *Job) bool { return j.id == id && (client == "" || client == j.client) })
+	if i < 0 {
 		return nil, false
 	}
-	return j, true
+	return e.list[i], true
 }
 
 // Jobs describes the jobs that the client can see, as in Job, newest first.
@@ -406,7 +405,6 @@ func (e *Engine) forget() {
 		ended++
 		bytes += j.bytes()
 		if !j.ended.After(expired) || ended > maxEnded || bytes > maxEndedBytes && ended > 1 {
-			delete(e.jobs, j.id)
 			e.list[i] = nil
 			e.touched = e.now()
 		}

@@ -236,9 +236,10 @@ func (j *Job) Stored() {
 	bare := *j
 	bare.pictures, bare.events, bare.previewBytes = nil, nil, 0
 	for _, p := range j.pictures {
-		result := *p.Result
+		kept, result := *p, *p.Result
 		result.Image, result.Transparent, result.Layers = nil, nil, nil
-		bare.pictures = append(bare.pictures, &Picture{p.Index, p.Seed, &result})
+		kept.Result = &result
+		bare.pictures = append(bare.pictures, &kept)
 	}
 	for _, event := range j.events {
 		switch event.Kind {
@@ -250,7 +251,7 @@ func (j *Job) Stored() {
 		}
 		bare.events = append(bare.events, event)
 	}
-	e.jobs[j.id], e.list[at] = &bare, &bare
+	e.list[at] = &bare
 	e.touched = e.now()
 	e.wakeUp()
 }

@@ -353,7 +353,7 @@ func (e *Engine) generate(j *Job, r *Request) error {
 		for _, result := range results {
 			to, from := &result.Settings, r.Sources
 			to.Image, to.Mask, to.References = from.Image, from.Mask, slices.Clone(from.References)
-			e.finished(j, &Picture{Index: i, Seed: r.Seeds[i], Result: result}, took)
+			e.finished(j, NewPicture(i, r.Seeds[i], result), took)
 			i++
 		}
 	}

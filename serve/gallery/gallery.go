@@ -32,8 +32,8 @@ import (
 	"github.com/gomflux/gomflux/serve/engine"
 )
 
-// DefaultSize is a limit on the size of a gallery, in bytes.
-const DefaultSize = 10 << 30
+// DefaultSize is the limit on the size of a gallery where nothing else is configured, in bytes.
+const DefaultSize = 2e9
 
 // timeLayout is the time in names. Names of equal length sort by time.
 const timeLayout = "20060102-150405.000000"

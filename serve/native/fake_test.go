@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"image"
@@ -32,6 +33,7 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (api.Job, error
 	if e.err != nil {
 		return nil, e.err
 	}
+	r.Model = cmp.Or(r.Model, "shapes") // the default model
 	e.requests = append(e.requests, r)
 	j := &fakeJob{sources: r.Sources, changed: make(chan struct{}), status: engine.Status{
 		ID: fmt.Sprintf("job%d", len(e.jobs)), Client: r.Client, Prompt: r.Options.Prompt, Label: r.Label,
@@ -133,7 +135,7 @@ func (j *fakeJob) finishes(index int, seed uint64) *gomflux.Result {
 		Generator: "gomflux test", Model: "shapes", Prompt: "a <cat>", Seed: seed, Steps: 4, Height: 8, Width: 8, Seconds: 5,
 	}}
 	r.Settings.Image, r.Settings.Mask, r.Settings.References = j.sources.Image, j.sources.Mask, j.sources.References
-	j.happens(engine.Event{Kind: engine.EventPicture, Picture: &engine.Picture{Index: index, Seed: seed, Result: r}})
+	j.happens(engine.Event{Kind: engine.EventPicture, Picture: engine.NewPicture(index, seed, r)})
 	return r
 }
 

@@ -3,62 +3,14 @@ package native
 import (
 	"bytes"
 	"context"
-	"maps"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
 )
-
-// A record is what the interface knows about a job in addition to the engine.
-type record struct {
-	mu      sync.Mutex
-	images  map[int]stored // by index
-	changed chan struct{}  // closed when images changes
-}
-
-// A stored image has a name in the gallery, "" if it could not be stored, and so have its layers.
-type stored struct {
-	name   string
-	layers []string
-}
-
-// add notes the names of an image.
-func (r *record) add(index int, s stored) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.images[index] = s
-	close(r.changed)
-	r.changed = make(chan struct{})
-}
-
-// image returns the names of an image, and whether it was stored, or could not be. Otherwise the channel is closed
-// when another image was.
-func (r *record) image(index int) (s stored, ok bool, changed <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s, ok = r.images[index]
-	return s, ok, r.changed
-}
-
-// wait returns the name of an image after waiting for it to be stored.
-func (r *record) wait(ctx context.Context, index int) string {
-	for {
-		s, ok, changed := r.image(index)
-		if ok {
-			return s.name
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ""
-		}
-	}
-}
 
 func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 	q, err := a.readRequest(r)
@@ -79,22 +31,6 @@ func (a *API) accepted(w http.ResponseWriter, r *http.Request, j api.Job) error 
 	return reply(w, http.StatusAccepted, a.jobJSON(r.Context(), j.Status(), j))
 }
 
-// remember remembers the record of a job. When the records have doubled, it removes those of jobs that the
-// engine has forgotten.
-func (a *API) remember(id string, rec *record) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.jobs) >= a.many {
-		known := map[string]bool{}
-		for _, s := range a.engine.Jobs("") {
-			known[s.ID] = true
-		}
-		maps.DeleteFunc(a.jobs, func(id string, _ *record) bool { return !known[id] })
-		a.many = max(64, 2*len(a.jobs))
-	}
-	a.jobs[id] = rec
-}
-
 // Keep stores the images of a client's job in the gallery as they are finished, whether a client reads
 // its events or not, and tells those who follow all jobs. The API does so for its own jobs.
 func (a *API) Keep(j api.Job, client string) {
@@ -102,30 +38,28 @@ func (a *API) Keep(j api.Job, client string) {
 	if a.Gallery == nil {
 		return
 	}
-	rec := &record{images: map[int]stored{}, changed: make(chan struct{})}
-	a.remember(j.ID(), rec)
 	if !a.Private {
 		client = ""
 	}
-	a.storing.Go(func() { a.store(j, rec, client) })
+	a.storing.Go(func() { a.store(j, client) })
 }
 
 // store stores the images of a job, which then need no memory any more.
-func (a *API) store(j api.Job, rec *record, owner string) {
+func (a *API) store(j api.Job, owner string) {
 	all := true
 	for e := range j.Events(context.Background(), 0) {
 		if e.Kind != engine.EventPicture {
 			continue
 		}
 		p := e.Picture
-		var s stored
+		var names engine.Names
 		err := engine.Protect(a.Log, "job", j.ID(), func() (err error) {
-			if s.layers, err = a.storeLayers(owner, p); err != nil {
+			if names.Layers, err = a.storeLayers(owner, p); err != nil {
 				return err
 			}
 			entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
 			if err == nil {
-				s.name = entry.Name
+				names.Name = entry.Name
 			}
 			return err
 		})
@@ -133,21 +67,19 @@ func (a *API) store(j api.Job, rec *record, owner string) {
 			a.warn(err)
 			all = false
 		}
-		rec.add(p.Index, s)
+		p.Keep(names)
 	}
 	if all {
 		j.Stored()
 	}
 }
 
-// record returns the record of a job, an empty one for a job of another interface.
-func (a *API) record(id string) *record {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if rec := a.jobs[id]; rec != nil {
-		return rec
+// names returns the names of an image in the gallery, after waiting for it to be stored.
+func (a *API) names(ctx context.Context, p *engine.Picture) engine.Names {
+	if a.Gallery == nil {
+		return engine.Names{}
 	}
-	return &record{}
+	return p.Names(ctx)
 }
 
 // A jsonJob is a job. Events have its prompt and label only if they are queued or position.
@@ -193,10 +125,7 @@ func (a *API) jobJSON(ctx context.Context, s engine.Status, j api.Job) jsonJob {
 
 // pictureJSON describes an image of a job. It waits for one that is being stored, so that each has one address.
 func (a *API) pictureJSON(ctx context.Context, id string, p *engine.Picture) jsonPicture {
-	rec, name := a.record(id), ""
-	if rec.images != nil && a.Gallery != nil {
-		name = rec.wait(ctx, p.Index)
-	}
+	name := a.names(ctx, p).Name
 	url := "/api/v1/jobs/" + id + "/pictures/" + strconv.Itoa(p.Index)
 	if name != "" {
 		url = "/api/v1/pictures/" + name
@@ -258,10 +187,10 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 			continue
 		}
 		if which := r.FormValue("layer"); which != "" {
-			return a.layer(w, r, j, p, which)
+			return a.layer(w, r, p, which)
 		}
-		if s, _, _ := a.record(j.ID()).image(p.Index); s.name != "" {
-			return a.file(w, r, s.name)
+		if name := a.names(r.Context(), p).Name; name != "" {
+			return a.file(w, r, name)
 		}
 		var b bytes.Buffer
 		if err := api.EncodePNG(&b, p.Result.Pixels(), p.Result.Settings); err != nil {

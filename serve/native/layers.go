@@ -34,15 +34,15 @@ func (a *API) storeLayers(owner string, p *engine.Picture) (names []string, err 
 }
 
 // layer serves a layer of a job's image, by its number, or all of them as ora.
-func (a *API) layer(w http.ResponseWriter, r *http.Request, j api.Job, p *engine.Picture, which string) error {
-	kept, _, _ := a.record(j.ID()).image(p.Index)
+func (a *API) layer(w http.ResponseWriter, r *http.Request, p *engine.Picture, which string) error {
+	kept := a.names(r.Context(), p)
 	n, err := strconv.Atoi(which)
 	switch {
 	case which == "ora":
 	case err != nil || n < 1 || n > p.Result.Settings.Layers:
 		return api.NotFoundf("the image has no such layer")
-	case n <= len(kept.layers):
-		return a.file(w, r, kept.layers[n-1])
+	case n <= len(kept.Layers):
+		return a.file(w, r, kept.Layers[n-1])
 	}
 	all, composed := p.Result.Layers, image.Image(nil)
 	if len(all) > 0 {
@@ -70,11 +70,11 @@ func (a *API) layer(w http.ResponseWriter, r *http.Request, j api.Job, p *engine
 }
 
 // storedLayers reads an image and its layers from the gallery.
-func (a *API) storedLayers(r *http.Request, s stored) (composed *image.NRGBA, all []*image.NRGBA, err error) {
-	if s.name == "" || len(s.layers) == 0 {
+func (a *API) storedLayers(r *http.Request, s engine.Names) (composed *image.NRGBA, all []*image.NRGBA, err error) {
+	if s.Name == "" || len(s.Layers) == 0 {
 		return nil, nil, api.NotFoundf("the image has no layers")
 	}
-	for _, name := range append([]string{s.name}, s.layers...) {
+	for _, name := range append([]string{s.Name}, s.Layers...) {
 		f, _, err := a.Gallery.Open(a.Owner(r), name)
 		if err != nil {
 			return nil, nil, gone(err)

@@ -35,9 +35,7 @@ type API struct {
 	mux     api.Mux
 	storing sync.WaitGroup
 
-	mu   sync.Mutex
-	jobs map[string]*record // by id
-	many int                // of them, at which those that are not needed are removed
+	mu sync.Mutex
 	// submitted is closed at the next job, and over when the server shuts down.
 	submitted, over chan struct{}
 }
@@ -89,7 +87,7 @@ func New(e api.Engine, c Config) *API {
 	c.Config = c.WithDefaults()
 	c.Log = cmp.Or(c.Log, slog.Default())
 	a := &API{
-		Config: c, engine: e, jobs: map[string]*record{},
+		Config: c, engine: e,
 		submitted: make(chan struct{}), over: make(chan struct{}),
 	}
 	for route, handle := range a.routes() {

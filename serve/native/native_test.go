@@ -366,12 +366,12 @@ func TestBadRequests(t *testing.T) {
 	wide := encoded(t, 513, 512)
 	half := encoded(t, 512, 320)
 	for body, want := range map[string]string{
-		`{`:                                              "unexpected EOF",
+		`{`:                                              "ends too early",
 		`{"prompt":1}`:                                   "prompt: expected a string, found JSON number",
 		`{"image":"data:"}`:                              "image: expected an object, found JSON string",
 		`{"loras":{}}`:                                   "loras: expected an array, found JSON object",
 		`{"steps":1.5}`:                                  "steps: expected a whole number, found JSON number 1.5",
-		`{"prompt":"a"} {}`:                              "text after the object",
+		`{"prompt":"a"} {}`:                              "found more after it",
 		`{"prompt":"a","stepz":1}`:                       "stepz",
 		`{"prompt":"a","steps":-1}`:                      "steps -1",
 		`{"prompt":"a","count":0}`:                       "count 0",
@@ -664,7 +664,7 @@ func TestStoringPanics(t *testing.T) {
 	s.call("POST", "/api/v1/jobs", `{"prompt":"a"}`, 202, nil)
 	j, _ := s.engine.last()
 	broken := &gomflux.Result{Image: &image.RGBA{Rect: image.Rect(0, 0, 8, 8)}}
-	j.happens(engine.Event{Kind: engine.EventPicture, Picture: &engine.Picture{Result: broken}})
+	j.happens(engine.Event{Kind: engine.EventPicture, Picture: engine.NewPicture(0, 0, broken)})
 	j.end(engine.Done, nil)
 	all := s.follow("job0", "", func(sse) bool { return false })
 	if p := all[1].data.Picture; p.Name != "" {

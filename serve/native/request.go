@@ -1,22 +1,18 @@
 package native
 
 import (
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
 	"mime"
 	"net/http"
 	"path"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
@@ -89,9 +85,8 @@ type jsonLarger struct {
 }
 
 type jsonLoRA struct {
-	Path    string   `json:"path"`
-	Scale   *float64 `json:"scale"`
-	Partial bool     `json:"partial"`
+	Path string `json:"path"`
+	api.LoRA
 }
 
 // A jsonImage is an image file.
@@ -116,41 +111,11 @@ func readJSON(r *http.Request, into any) error {
 			Status: http.StatusUnsupportedMediaType, Code: "bad_request", Message: "expected the content type application/json",
 		}
 	}
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return err
-		}
-		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return errs.Requestf("%s: expected %s, found JSON %s", cmp.Or(wrong.Field, "the request"), jsonKind(wrong.Type), wrong.Value)
-		}
-		return errs.Requestf("the JSON of the request: %v", oserr.NoEOF(err))
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return errs.Requestf("the body: %w", err)
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return errs.Requestf("the JSON of the request: text after the object")
-	}
-	return nil
-}
-
-// jsonKind describes the JSON values of a type.
-func jsonKind(t reflect.Type) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch kind := t.Kind(); {
-	case kind == reflect.String:
-		return "a string"
-	case kind == reflect.Bool:
-		return "true or false"
-	case kind == reflect.Slice:
-		return "an array"
-	case kind == reflect.Struct:
-		return "an object"
-	case kind >= reflect.Int && kind <= reflect.Uintptr:
-		return "a whole number"
-	}
-	return "a number"
+	return api.DecodeJSON(text, into)
 }
 
 func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err error) {
@@ -172,11 +137,6 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 	}
 	if j.Previews != nil {
 		q.Previews = *j.Previews
-	}
-	if q.Model == "" {
-		if q.Model = a.defaultModel(); q.Model == "" {
-			return q, errs.Requestf("model is missing, and this server has no default model (see /api/v1/models)")
-		}
 	}
 	if q.Seeds, err = j.seeds(); err != nil {
 		return q, err
@@ -288,15 +248,6 @@ func (j *jsonRequest) checkMask() error {
 	return nil
 }
 
-func (a *API) defaultModel() string {
-	for _, m := range a.engine.Models() {
-		if m.Default {
-			return m.Name
-		}
-	}
-	return ""
-}
-
 // seeds returns the seeds of the images.
 func (j jsonRequest) seeds() ([]uint64, error) {
 	n := 1
@@ -319,13 +270,7 @@ func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 		if l.Path == "" {
 			return nil, errs.Requestf("loras[%d].path is missing", i)
 		}
-		scale := 1.0
-		if l.Scale != nil {
-			if scale = *l.Scale; scale == 0 { // which stands for 1 in gomflux.LoRA
-				continue
-			}
-		}
-		chosen = append(chosen, gomflux.LoRA{Path: l.Path, Scale: scale, Partial: l.Partial})
+		chosen = l.AppendTo(chosen, l.Path)
 	}
 	return chosen, nil
 }

@@ -38,7 +38,7 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 	var options struct {
 		Usage bool `json:"include_usage"`
 	}
-	_ = json.Unmarshal([]byte(f.values["stream_options"].text), &options) // false if it fails
+	_ = json.Unmarshal([]byte(f.values["stream_options"]), &options) // false if it fails
 	id, created := "chatcmpl-"+engine.NewID(), h.config.Now().Unix()
 	// completion returns OpenAI's ChatCompletion or, in a stream, ChatCompletionChunk
 	completion := func(object string, usage map[string]int, choices ...map[string]any) map[string]any {
@@ -104,7 +104,7 @@ func (h *Handler) chatRequest(f *form) (*exchange, error) {
 		return nil, invalid(messagesField, "is missing")
 	}
 	var err error
-	if x.job.Messages, err = f.messages(raw.text); err != nil {
+	if x.job.Messages, err = f.messages(raw); err != nil {
 		return nil, err
 	}
 	if err := x.chooseModel(h.engine.Models(), name, len(f.images) > 0); err != nil {
@@ -164,7 +164,7 @@ func chatOptions(f *form) *gomflux.LanguageOptions {
 			o.MaxTokens = min(n, maxTokens)
 		}
 	}
-	if !strings.HasPrefix(f.values["seed"].text, "-") { // which is a random one for many programs
+	if !strings.HasPrefix(f.values["seed"], "-") { // which is a random one for many programs
 		if seed := f.seed("seed"); seed != nil {
 			o.Seed = *seed
 		}
@@ -173,12 +173,12 @@ func chatOptions(f *form) *gomflux.LanguageOptions {
 		f.fail(unsupported("n", "this server writes one answer at a time (expected 1)"))
 	}
 	var format struct{ Type string }
-	if v, ok := f.values["response_format"]; ok && json.Unmarshal([]byte(v.text), &format) == nil && format.Type != "text" {
+	if v, ok := f.values["response_format"]; ok && json.Unmarshal([]byte(v), &format) == nil && format.Type != "text" {
 		f.fail(unsupported("response_format", "this server writes plain text (expected the type text)"))
 	}
 	if v, ok := f.values["stop"]; ok {
 		o.Stop = make([]string, 1)
-		if json.Unmarshal([]byte(v.text), &o.Stop[0]) != nil && json.Unmarshal([]byte(v.text), &o.Stop) != nil {
+		if json.Unmarshal([]byte(v), &o.Stop[0]) != nil && json.Unmarshal([]byte(v), &o.Stop) != nil {
 			f.invalid("stop", "expected a string or an array of strings")
 		}
 	}

@@ -1,10 +1,8 @@
 package openai
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -13,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gomflux/gomflux/serve/api"
 )
 
 // ours are the fields that this server reads.
@@ -33,12 +33,6 @@ var ignored = []string{
 // ofEdits are the fields of edits that are no fields of generations.
 var ofEdits = []string{"image", "images", "mask", "markup"}
 
-// A value is the value of a field: JSON, or text of a form.
-type value struct {
-	text string
-	form bool
-}
-
 // fail notes an error.
 func (f *form) fail(err error) {
 	if f.err == nil {
@@ -53,7 +47,7 @@ func (f *form) invalid(param, format string, args ...any) { f.fail(invalid(param
 func (f *form) has(name string) bool { _, ok := f.values[name]; return ok }
 
 // take removes a field.
-func (f *form) take(name string) (value, bool) {
+func (f *form) take(name string) (string, bool) {
 	v, ok := f.values[name]
 	delete(f.values, name)
 	return v, ok
@@ -65,30 +59,11 @@ func parseJSON(body io.Reader, check func(name string) error) (*form, error) {
 	if err != nil {
 		return nil, broken(err)
 	}
-	var members map[string]json.RawMessage
-	d := json.NewDecoder(bytes.NewReader(data))
-	var kind *json.UnmarshalTypeError
-	problem := ""
-	switch err := d.Decode(&members); {
-	case err == io.EOF:
-		problem = "the body is empty: expected a JSON object"
-	case errors.As(err, &kind):
-		problem = "expected a JSON object, found " + kind.Value
-	case err == io.ErrUnexpectedEOF:
-		problem = "the JSON ends too early"
-	case err != nil:
-		problem = fmt.Sprintf("the body is not JSON: %v", err)
-	case members == nil:
-		problem = "expected a JSON object, found null"
-	default:
-		if _, err := d.Token(); err != io.EOF {
-			problem = "expected one JSON object, found more after it"
-		}
+	members, err := api.DecodeObject(data)
+	if err != nil {
+		return nil, failure(http.StatusBadRequest, "invalid_json", "%v", err)
 	}
-	if problem != "" {
-		return nil, failure(http.StatusBadRequest, "invalid_json", "%s", problem)
-	}
-	f := &form{values: map[string]value{}}
+	f := &form{values: map[string]string{}}
 	for name, raw := range members {
 		if check != nil {
 			if err := check(name); err != nil {
@@ -96,7 +71,7 @@ func parseJSON(body io.Reader, check func(name string) error) (*form, error) {
 			}
 		}
 		if string(raw) != "null" {
-			f.values[name] = value{text: string(raw)}
+			f.values[name] = string(raw)
 		}
 	}
 	return f, nil
@@ -139,23 +114,22 @@ func kindOf(raw string) string {
 }
 
 // found describes the value of a field in an error.
-func (v value) found() string {
-	if v.form {
-		return quoted(v.text)
+func (f *form) found(value string) string {
+	if f.multipart {
+		return quoted(value)
 	}
-	return kindOf(v.text)
+	return kindOf(value)
 }
 
 // string returns the text of a field, "" without one.
 func (f *form) string(name string) string {
-	v, ok := f.values[name]
-	text := v.text
-	if ok && !v.form {
-		if v.text[0] != '"' {
-			f.invalid(name, "expected a string, found %s", v.found())
+	text, ok := f.values[name]
+	if ok && !f.multipart {
+		if text[0] != '"' {
+			f.invalid(name, "expected a string, found %s", f.found(text))
 			return ""
 		}
-		if err := json.Unmarshal([]byte(v.text), &text); err != nil {
+		if err := json.Unmarshal([]byte(text), &text); err != nil {
 			f.invalid(name, "%v", err)
 		}
 	}
@@ -170,9 +144,9 @@ func (f *form) string(name string) string {
 // number returns the text of a number, and whether the field is one.
 func (f *form) number(name, expected string) (string, bool) {
 	v, ok := f.values[name]
-	text := strings.TrimSpace(v.text)
+	text := strings.TrimSpace(v)
 	if ok && (!strings.HasPrefix(text, "-") && (text == "" || text[0] < '0' || text[0] > '9') || !json.Valid([]byte(text))) {
-		f.invalid(name, "expected %s, found %s", expected, v.found())
+		f.invalid(name, "expected %s, found %s", expected, f.found(v))
 		return "", false
 	}
 	return text, ok
@@ -231,12 +205,12 @@ func (f *form) seed(name string) *uint64 {
 // bool returns a boolean, false without one.
 func (f *form) bool(name string) bool {
 	v, ok := f.values[name]
-	text := v.text
-	if v.form { // Python's clients write True
+	text := v
+	if f.multipart { // Python's clients write True
 		text = strings.ToLower(strings.TrimSpace(text))
 	}
 	if ok && text != "true" && text != "false" {
-		f.invalid(name, "expected true or false, found %s", v.found())
+		f.invalid(name, "expected true or false, found %s", f.found(v))
 	}
 	return text == "true"
 }

@@ -43,10 +43,11 @@ type upload struct {
 // A form has the fields, the images and the mask of a request. Fields that are null or, in a form, empty are left out,
 // except for an empty prompt.
 type form struct {
-	values map[string]value // of fields, by name
-	err    error            // the first one of reading a value
-	images []upload
-	mask   *upload // nil without one
+	values    map[string]string // of fields, by name: JSON, or text in a multipart form
+	multipart bool
+	err       error // the first one of reading a value
+	images    []upload
+	mask      *upload // nil without one
 }
 
 // add adds an image, or the mask.
@@ -85,7 +86,7 @@ func parseForm(body io.Reader, boundary string) (*form, error) {
 	if boundary == "" {
 		return nil, failure(400, "invalid_form", "Content-Type multipart/form-data: the boundary is missing")
 	}
-	r, f := multipart.NewReader(body, boundary), &form{values: map[string]value{}}
+	r, f := multipart.NewReader(body, boundary), &form{values: map[string]string{}, multipart: true}
 	var loras loraParts
 	for parts := 0; ; parts++ {
 		part, err := r.NextRawPart()
@@ -167,7 +168,7 @@ func (f *form) addText(part *multipart.Part, name string, loras *loraParts) erro
 		return invalid(name, "is there twice")
 	}
 	if len(data) > 0 || name == promptField {
-		f.values[name] = value{string(data), true}
+		f.values[name] = string(data)
 	}
 	return nil
 }
@@ -188,7 +189,7 @@ func (l *loraParts) add(name, text string) bool {
 }
 
 // addTo adds the LoRAs as the JSON that a form may have instead.
-func (l *loraParts) addTo(f map[string]value) error {
+func (l *loraParts) addTo(f map[string]string) error {
 	if len(l.names)+len(l.scales) == 0 {
 		return nil
 	}
@@ -207,7 +208,7 @@ func (l *loraParts) addTo(f map[string]value) error {
 	if err != nil {
 		return invalid("loras", "scale: %v", err)
 	}
-	f["loras"] = value{string(text), true}
+	f["loras"] = string(text)
 	return nil
 }
 
@@ -221,9 +222,9 @@ func (f *form) takeImages() error {
 		if !ok {
 			continue
 		}
-		list := []json.RawMessage{json.RawMessage(v.text)}
-		if v.text[0] == '[' && name != maskField {
-			if err := json.Unmarshal([]byte(v.text), &list); err != nil {
+		list := []json.RawMessage{json.RawMessage(v)}
+		if v[0] == '[' && name != maskField {
+			if err := json.Unmarshal([]byte(v), &list); err != nil {
 				return invalid(name, "%v", err)
 			}
 		}

@@ -340,7 +340,7 @@ func TestGenerate(t *testing.T) {
 	if !slices.Equal(got.Seeds, []uint64{7, 8, 9}) {
 		t.Errorf("seeds %v", got.Seeds)
 	}
-	if !slices.Equal(got.LoRAs, []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "style"}}) {
+	if !slices.Equal(got.LoRAs, []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "style", Scale: 1}}) {
 		t.Errorf("LoRAs %v", got.LoRAs)
 	}
 	want := usage{InputTokens: 12, InputDetails: inputDetails{TextTokens: 12}, OutputTokens: 18, TotalTokens: 30}

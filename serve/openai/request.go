@@ -305,11 +305,10 @@ func (f *form) loras() (all []gomflux.LoRA, err error) {
 		return nil, nil
 	}
 	var list []struct {
-		Name    string   `json:"name"`
-		Scale   *float64 `json:"scale"`
-		Partial bool     `json:"partial"`
+		Name string `json:"name"`
+		api.LoRA
 	}
-	d := json.NewDecoder(strings.NewReader(v.text))
+	d := json.NewDecoder(strings.NewReader(v))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&list); err != nil {
 		return nil, invalid("loras", `expected [{"name": "…", "scale": 1}]: %v`, err)
@@ -321,13 +320,7 @@ func (f *form) loras() (all []gomflux.LoRA, err error) {
 		if l.Name == "" {
 			return nil, invalid("loras", "a name is missing")
 		}
-		lora := gomflux.LoRA{Path: l.Name, Partial: l.Partial}
-		if l.Scale != nil {
-			if lora.Scale = *l.Scale; lora.Scale == 0 {
-				continue // has no effect, and gomflux reads 0 as the default
-			}
-		}
-		all = append(all, lora)
+		all = l.AppendTo(all, l.Name)
 	}
 	return all, nil
 }

@@ -60,7 +60,7 @@ func TestWithEngine(t *testing.T) {
 	generate := func() { replies <- call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat","n_iter":2,"seed":5}`) }
 	preview := func() bool {
 		found, _ := h.running("")
-		return found != nil && found.currentImage() != nil
+		return found != nil && found.preview.Load() != nil
 	}
 	go generate()
 	wait(t, "a preview", preview)

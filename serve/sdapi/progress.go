@@ -6,7 +6,7 @@ import (
 	"image"
 	"net/http"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gomflux/gomflux/picture"
@@ -21,9 +21,7 @@ const timestamp = "20060102150405"
 type run struct {
 	job api.Job
 
-	mu      sync.Mutex
-	preview *image.RGBA // the newest one, or nil
-	encoded string      // preview as PNG in base64, once it was asked for
+	preview atomic.Pointer[string] // the newest one as PNG in base64, nil without one
 }
 
 func (h *Handler) begin(client string, job api.Job) *run {
@@ -62,26 +60,10 @@ func (h *Handler) running(client string) (found *run, status engine.Status) {
 
 // show sets the preview.
 func (r *run) show(preview *image.RGBA) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.preview, r.encoded = preview, ""
-}
-
-// currentImage returns the preview as PNG in base64, or nil.
-func (r *run) currentImage() *string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.preview == nil {
-		return nil
+	var b bytes.Buffer
+	if picture.Encode(&b, picture.PNG, preview, nil) == nil {
+		r.preview.Store(new(base64.StdEncoding.EncodeToString(b.Bytes())))
 	}
-	if r.encoded == "" {
-		var b bytes.Buffer
-		if picture.Encode(&b, picture.PNG, r.preview, nil) != nil {
-			return nil
-		}
-		r.encoded = base64.StdEncoding.EncodeToString(b.Bytes())
-	}
-	return &r.encoded
 }
 
 // progress describes the job of the client. Clients take a progress and a job_count of 0 for idle.
@@ -93,7 +75,7 @@ func (h *Handler) progress(r *http.Request) any {
 	if found != nil {
 		job, count, created = "gomflux", max(1, s.Images), s.Created.Format(timestamp)
 		if skip := r.URL.Query().Get("skip_current_image"); skip != "true" && skip != "1" {
-			preview = found.currentImage()
+			preview = found.preview.Load()
 		}
 	}
 	switch s.State {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"math"
 	"strconv"
@@ -135,21 +133,15 @@ type fields struct {
 }
 
 func readFields(r io.Reader) (*fields, error) {
-	f := &fields{}
 	body, err := io.ReadAll(r)
 	if err != nil {
 		return nil, errs.Requestf("cannot read the body: %w", err)
 	}
-	if err := json.Unmarshal(body, &f.raw); err != nil {
-		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			err = fmt.Errorf("found JSON %s", kind.Value)
-		}
-		return nil, invalid("the body: expected a JSON object: %v", err)
+	raw, err := api.DecodeObject(body)
+	if err != nil {
+		return nil, invalid("the body: %v", err)
 	}
-	if f.raw == nil {
-		return nil, invalid("the body: expected a JSON object, found null")
-	}
-	return f, nil
+	return &fields{raw: raw}, nil
 }
 
 // has reports whether the object has a member other than null.

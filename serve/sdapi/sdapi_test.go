@@ -457,7 +457,7 @@ func TestErrors(t *testing.T) {
 		detail     string
 	}{
 		{"txt2img", ``, 422, "expected a JSON object"},
-		{"txt2img", `{`, 422, "expected a JSON object"},
+		{"txt2img", `{`, 422, "the JSON ends too early"},
 		{"txt2img", `null`, 422, "found null"},
 		{"txt2img", `[]`, 422, "expected a JSON object"},
 		{"txt2img", `{"prompt":7}`, 422, "prompt: expected a string, found 7"},
@@ -597,7 +597,7 @@ func TestProgress(t *testing.T) {
 	go func() { replies <- call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat","n_iter":3}`) }()
 	wait(t, "a preview", func() bool {
 		found, _ := h.running("")
-		return found != nil && found.currentImage() != nil
+		return found != nil && found.preview.Load() != nil
 	})
 	p := decode[progress](t, call(t, s, "GET", "/sdapi/v1/progress", ""))
 	if p.Progress != 0.01 || p.State.JobCount != 3 || p.State.JobNo != 0 || p.State.SamplingSteps != 8 || p.CurrentImage == nil {
@@ -743,7 +743,7 @@ func TestNewestPreview(t *testing.T) {
 	seen := map[string]bool{}
 	for side := range 3 {
 		r.show(image.NewRGBA(image.Rect(0, 0, side+1, 1)))
-		seen[*r.currentImage()] = true
+		seen[*r.preview.Load()] = true
 	}
 	if len(seen) != 3 {
 		t.Errorf("%d different previews, expected 3", len(seen))

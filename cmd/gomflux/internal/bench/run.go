@@ -160,7 +160,6 @@ func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defau
 			return err
 		}
 		b.describe(r)
-		b.report.Tuning = tuning.InUse(b.pipeline.Device()).String()
 		return nil
 	})
 	return err
@@ -169,14 +168,20 @@ func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defau
 // describe fills in what is known before the model runs.
 func (b *benchmark) describe(run *models.Run) {
 	r, e := &b.report, run.Estimate()
-	r.Class, r.Device, r.Dtype = b.pipeline.Class, b.pipeline.Device().String(), b.pipeline.Dtype().String()
-	r.Quantize, r.LowRAM, r.Repeat = string(b.quantize.OrZero()), e.LowRAM, b.repeat
+	b.describeModel(b.pipeline.Class)
+	r.LowRAM = e.LowRAM
 	r.Height, r.Width, r.Steps, r.Guidance = run.Height, run.Width, run.Steps, run.Guidance
 	r.Interval, r.StepCache = run.GuidanceInterval, run.StepCache
 	r.ImageTokens, r.References, r.Inpaint = run.ImageTokens(), len(run.Request.References), run.Request.Inpaint != nil
 	r.Weights, r.Split = e.AllWeights(), run.Split
-	r.Versions.MLX = mlx.Version()
-	r.Machine = cli.NewMachine(b.pipeline.Device())
+}
+
+// describeModel fills in what is known of any loaded model.
+func (b *benchmark) describeModel(class string) {
+	r, device := &b.report, b.pipeline.Device()
+	r.Class, r.Device, r.Dtype, r.Tuning = class, device.String(), b.pipeline.Dtype().String(), tuning.InUse(device).String()
+	r.Quantize, r.Repeat = string(b.quantize.OrZero()), b.repeat
+	r.Versions.MLX, r.Machine = mlx.Version(), cli.NewMachine(device)
 }
 
 // request returns the request of a run. Each has another prompt and other reference images, since

@@ -8,7 +8,6 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/models/tuning"
 )
 
 // text measures the language model, which writes a number of tokens.
@@ -26,12 +25,9 @@ func (b *benchmark) text(ctx context.Context, fsys fs.FS, tokens int) error {
 		defer m.Close()
 		b.add("load", time.Since(start))
 		b.pipeline = m.Pipeline()
-		device := b.pipeline.Device()
-		r.Class, r.Device, r.Dtype, r.Tuning = m.Class(), device.String(), b.pipeline.Dtype().String(), tuning.InUse(device).String()
-		r.Quantize, r.Repeat = string(b.quantize.OrZero()), b.repeat
+		b.describeModel(m.Class())
 		r.TextTokens, r.PromptTokens = tokens, b.promptTokens.OrElse(benchPromptTokens)
 		r.Weights, r.Estimated, r.fileBytes = m.Memory(0), m.Memory(r.PromptTokens+tokens), b.pipeline.FileBytes()
-		r.Versions.MLX, r.Machine = mlx.Version(), cli.NewMachine(device)
 		for run := range b.repeat + 1 {
 			mlx.ResetPeakMemory()
 			s := m.Measure(r.PromptTokens, tokens)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -16,85 +17,91 @@ import (
 //	--lora A 0.7      --lora A=0.7
 //	--preview kitty   --preview=kitty (pflag reads a flag whose value can be left
 //	                  out and an argument)
-func JoinValues(args []string) []string {
-	var out []string
-	several := len(args) > 0 && (args[0] == "edit" || args[0] == "inpaint") // images
-	number := func(i int) bool { return i < len(args) && isSeed(args[i]) }
-	for i := 0; i < len(args); i++ {
-		if args[i] == "--" {
-			return append(out, args[i:]...)
-		}
-		if words, n := joinLoRAs(args[i:]); n > 0 {
-			out = append(out, words...)
-			i += n - 1
-			continue
-		}
-		out = append(out, args[i])
-		flag, value, joined := strings.Cut(args[i], "=")
-		if flag == "--seed" || flag == "-S" {
-			switch {
-			case joined && isSeed(value):
-			case !joined && number(i+1):
-				i++
-				out = append(out, args[i])
-			default:
-				continue
-			}
-			for ; number(i + 1); i++ {
-				out[len(out)-1] += "," + args[i+1]
-			}
-		}
-		if several && slices.Contains([]string{"--image", "-i", "--" + MfluxEdit}, flag) {
-			if !joined && i+1 < len(args) {
-				i++
-				out = append(out, args[i])
-			}
-			for ; i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"); i++ {
-				out = append(out, "--image="+args[i+1])
-			}
-			continue
-		}
-		if args[i] == "--mask-crop" && number(i+1) ||
-			(args[i] == "--preview" || args[i] == "--show") && i+1 < len(args) && slices.Contains(ProtocolNames(), args[i+1]) {
-			out[len(out)-1] += "=" + args[i+1]
-			i++
-		}
+func JoinValues(args []string) (out []string) {
+	images := len(args) > 0 && (args[0] == "edit" || args[0] == "inpaint") // takes several
+	for len(args) > 0 && args[0] != "--" {
+		words, n := joinFlag(args, images)
+		out, args = append(out, words...), args[n:]
 	}
-	return out
+	return append(out, args...)
+}
+
+// joinFlag is JoinValues for the first word of args and the values after it. It returns the number of words that it replaces.
+func joinFlag(args []string, images bool) (out []string, n int) {
+	flag, value, joined := strings.Cut(args[0], "=")
+	own := min(2, len(args)) // words of the flag with its first value
+	if joined {
+		own = 1
+	}
+	following := func(n, most int, fits func(string) bool) []string {
+		end := n
+		for end < len(args) && end-n < most && fits(args[end]) {
+			end++
+		}
+		return args[n:end]
+	}
+	appended := func(own int, separator string, most int, fits func(string) bool) ([]string, int) {
+		more := following(own, most, fits)
+		return append(slices.Clone(args[:own-1]), strings.Join(append([]string{args[own-1]}, more...), separator)), own + len(more)
+	}
+	const many = math.MaxInt
+	switch notFlag := func(s string) bool { return !strings.HasPrefix(s, "-") }; {
+	case (flag == "--seed" || flag == "-S") && (joined && isSeed(value) || own == 2 && isSeed(args[1])):
+		return appended(own, ",", many, isSeed)
+	case flag == "--lora" && (value != "" || own == 2):
+		return appended(own, "=", 1, isScale)
+	case images && slices.Contains([]string{"--image", "-i", "--" + MfluxEdit}, flag):
+		more := following(own, many, notFlag)
+		out = slices.Clone(args[:own])
+		for _, name := range more {
+			out = append(out, "--image="+name)
+		}
+		return out, own + len(more)
+	case args[0] == "--mask-crop":
+		return appended(1, "=", 1, isSeed)
+	case args[0] == "--preview" || args[0] == "--show":
+		return appended(1, "=", 1, func(s string) bool { return slices.Contains(ProtocolNames(), s) })
+	case flag == "--"+MfluxLoRAs || flag == "--"+mfluxScales:
+		words := following(1, many, func(s string) bool { return notFlag(s) || isScale(s) })
+		n = 1 + len(words)
+		if joined {
+			words = append([]string{value}, words...)
+		}
+		if flag == "--"+mfluxScales {
+			return []string{flag + "=" + strings.Join(words, ",")}, n
+		}
+		if len(words) == 0 {
+			words = []string{None}
+		}
+		for _, word := range words {
+			out = append(out, "--lora="+word)
+		}
+		return out, n
+	}
+	return args[:1], 1
+}
+
+// Args takes from least to most arguments. missing is the error if there are fewer, and hint follows that of one too many.
+func Args(least, most int, missing, hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return UsageErrorf("%s", missing)
+		case len(args) > most:
+			return UsageErrorf("unexpected argument %q%s", args[most], hint)
+		}
+		return nil
+	}
 }
 
 // OneArg takes one argument, which what names: a model, a file with latents.
-func OneArg(what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		switch len(args) {
-		case 0:
-			return UsageErrorf("give %s", what)
-		case 1:
-			return nil
-		}
-		return UsageErrorf("unexpected argument %q", args[1])
-	}
-}
+func OneArg(what string) cobra.PositionalArgs { return Args(1, 1, "give "+what, "") }
 
 // SomeArgs takes one argument or more; hint is the error without any.
-func SomeArgs(hint string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return UsageErrorf("%s", hint)
-		}
-		return nil
-	}
-}
+func SomeArgs(hint string) cobra.PositionalArgs { return Args(1, math.MaxInt, hint, "") }
 
-// TwoArgs takes two arguments; hint is the error for any other number.
-func TwoArgs(hint string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) != 2 {
-			return UsageErrorf("%s", hint)
-		}
-		return nil
-	}
-}
+// NoArgs refuses arguments that are not flags.
+func NoArgs(hint string) cobra.PositionalArgs { return Args(0, 0, "", hint) }
 
 // Without returns an error if one of the flags is given, which have no effect without another one.
 func Without(other string, given func(string) bool, flags ...string) error {
@@ -104,14 +111,4 @@ func Without(other string, given func(string) bool, flags ...string) error {
 		}
 	}
 	return nil
-}
-
-// NoArgs refuses arguments that are not flags.
-func NoArgs(hint string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return UsageErrorf("unexpected argument %q%s", args[0], hint)
-		}
-		return nil
-	}
 }

@@ -24,12 +24,12 @@ var (
 
 func CompleteWords(words ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return withPrefix(words, strings.ToLower(prefix)), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+		return WithPrefix(words, strings.ToLower(prefix)), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	}
 }
 
-// withPrefix returns the words with a prefix.
-func withPrefix(words []string, prefix string) []string {
+// WithPrefix returns the words with a prefix.
+func WithPrefix(words []string, prefix string) []string {
 	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !strings.HasPrefix(w, prefix) })
 }
 
@@ -39,7 +39,7 @@ func CompleteFiles(extensions ...string) cobra.CompletionFunc {
 
 // CompleteUpscaler offers networks for gomflux upscale, and files if no network fits.
 func CompleteUpscaler(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	found := withPrefix(append(catalog.UpscalerNames(), gomflux.Lanczos), prefix)
+	found := WithPrefix(append(catalog.UpscalerNames(), gomflux.Lanczos), prefix)
 	if len(found) == 0 {
 		return []string{"safetensors"}, cobra.ShellCompDirectiveFilterFileExt
 	}

@@ -12,18 +12,28 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 )
 
-// AddDryRun adds the flag that only lists what a command would remove or end.
-func AddDryRun(cmd *cobra.Command, dry *bool) {
-	cmd.Flags().BoolVar(dry, "dry-run", false, "only list what would be done")
+// ConfirmFlags are the flags of commands that ask before they remove or end something.
+type ConfirmFlags struct {
+	Dry bool // only list what would be done
+	Yes bool // do not ask
 }
 
-// AddYes adds the flag of commands that ask before they remove something.
-func AddYes(cmd *cobra.Command, yes *bool, short string) {
-	cmd.Flags().BoolVarP(yes, "yes", short, false, "do not ask")
+// AddYes adds the flag that leaves out the question, with a short form if there is one.
+func (c *ConfirmFlags) AddYes(cmd *cobra.Command, short string) {
+	cmd.Flags().BoolVarP(&c.Yes, "yes", short, false, "do not ask")
 }
 
-// Confirm asks before something is removed or ended, as the verb says. Anything but y or yes is no.
-func Confirm(ctx context.Context, stdin io.Reader, out *ui.Output, verb, what string) (bool, error) {
+// Add adds both flags.
+func (c *ConfirmFlags) Add(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.Dry, "dry-run", false, "only list what would be done")
+	c.AddYes(cmd, "")
+}
+
+// Confirm asks, unless --yes is given, before something is removed or ended, as the verb says. Anything but y or yes is no.
+func (c *ConfirmFlags) Confirm(ctx context.Context, stdin io.Reader, out *ui.Output, verb, what string) (bool, error) {
+	if c.Yes {
+		return true, nil
+	}
 	if !ui.IsTerminal(stdin) {
 		return false, UsageErrorf("this %ss %s: give --yes", verb, what)
 	}

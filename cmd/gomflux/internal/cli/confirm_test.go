@@ -8,7 +8,7 @@ import (
 )
 
 func TestConfirmNeedsTerminal(t *testing.T) {
-	ok, err := Confirm(t.Context(), strings.NewReader("y\n"), &ui.Output{}, "remove", "it")
+	ok, err := (&ConfirmFlags{}).Confirm(t.Context(), strings.NewReader("y\n"), &ui.Output{}, "remove", "it")
 	if ok || ExitCode(err) != ExitUsage || err.Error() != "this removes it: give --yes" {
 		t.Errorf("%v, %v, expected an error of usage", ok, err)
 	}

@@ -111,13 +111,12 @@ func linesOf(err error) (lines []error) {
 // ErrDiffers ends a comparison that found a difference, after its report.
 var ErrDiffers = errors.New("the tensors differ")
 
-// Failed writes the JSON line of an error, if there is one. main prints it for
-// people.
+// Failed writes the JSON line of an error, if there is one, as the last line. main prints it for people.
 func Failed(out *ui.Output, err error) {
 	if ExitCode(err) == ExitInterrupted {
 		err = ErrInterrupted // without where the run was interrupted
 	}
 	if err != nil {
-		out.Failed(err.Error(), ExitCode(err))
+		out.Event(ui.Message{MessageType: "error", Message: err.Error(), ExitCode: ExitCode(err)})
 	}
 }

@@ -13,15 +13,21 @@ func NewMachine(device mlx.Device) Machine {
 		Name: cmp.Or(processorName(), runtime.GOARCH), OS: cmp.Or(systemName(), runtime.GOOS), CPUs: runtime.NumCPU(),
 		Memory: SystemMemory(),
 	}
-	for _, d := range mlx.Devices() {
-		if d.Device == device {
-			m.DeviceName, m.DeviceMemory = d.Name, uint64(d.Memory)
-		}
-	}
-	if device == mlx.CPU {
-		m.DeviceName, m.DeviceMemory = m.Name, m.Memory
+	if m.DeviceName, m.DeviceMemory = m.Name, m.Memory; device != mlx.CPU {
+		d, _ := deviceInfo(device)
+		m.DeviceName, m.DeviceMemory = d.Name, uint64(d.Memory)
 	}
 	return m
+}
+
+// deviceInfo describes a device, if MLX has it. It runs on the MLX thread.
+func deviceInfo(device mlx.Device) (mlx.DeviceInfo, bool) {
+	for _, d := range mlx.Devices() {
+		if d.Device == device {
+			return d, true
+		}
+	}
+	return mlx.DeviceInfo{}, false
 }
 
 // A Machine describes a machine without anything personal.

@@ -33,11 +33,7 @@ func MacOSFactsOf(lib mlx.Library) macOSFacts {
 	if lib.MLX != "" {
 		f.library, _ = macos.Minimum(lib.MLX) // zero if it does not say
 	}
-	for _, d := range mlx.Devices() {
-		if d.Device == mlx.GPU {
-			f.gpu = d
-		}
-	}
+	f.gpu, _ = deviceInfo(mlx.GPU)
 	return f
 }
 

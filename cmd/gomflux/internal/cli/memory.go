@@ -65,10 +65,8 @@ func ModelMemory(ctx context.Context) (n int64) {
 		return n
 	}
 	mlx.Do(ctx, func() error { // if it fails, system memory is returned
-		for _, d := range mlx.Devices() {
-			if d.Device == mlx.GPU && d.Memory > 0 {
-				n = int64(d.Memory)
-			}
+		if gpu, _ := deviceInfo(mlx.GPU); gpu.Memory > 0 {
+			n = int64(gpu.Memory)
 		}
 		return nil
 	})

@@ -157,9 +157,7 @@ func (m *ModelFlags) CheckLibrary(ctx context.Context, out *ui.Output) (mlx.Libr
 
 func hasGPU(ctx context.Context) (gpu bool, err error) {
 	err = mlx.Do(ctx, func() error {
-		for _, d := range mlx.Devices() {
-			gpu = gpu || d.Device == mlx.GPU
-		}
+		_, gpu = deviceInfo(mlx.GPU)
 		return nil
 	})
 	return gpu, err

@@ -21,7 +21,7 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/models/inspect"
-	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // A ListedModel is a model that --model takes, downloaded or not.
@@ -49,14 +49,7 @@ type ListedModel struct {
 	Access string `json:"-"` // how to get access, if it is gated
 	Stack  []byte `json:"-"` // of a panic while it was inspected
 
-	// by its configs
-	Defaults               family.Defaults      `json:"-"` // of its class
-	Edits, Multiple, Alpha bool                 `json:"-"` // as in engine.ModelInfo
-	Boxes                  bool                 `json:"-"` // likewise
-	Layers                 int                  `json:"-"` // likewise
-	Guidance               picture.GuidanceUnit `json:"-"`
-	TrueCFG                bool                 `json:"-"`
-	SizeMultiple           int                  `json:"-"`
+	Can engine.ModelInfo `json:"-"` // what it can do by its configs, for gomflux serve; no more of it is set
 }
 
 func (m *ListedModel) State() string {
@@ -199,16 +192,16 @@ func (m *ListedModel) inspect(path string, fsys fs.FS) {
 	info := inspect.Model(fsys)
 	m.Class, m.Bytes, m.Quantized, m.Packed = info.Class, info.Size, info.Quantization, info.Packed
 	if d := info.Declared; d != nil {
-		m.Alpha, m.Defaults = d.VAE.ImageChannels() == 4, d.Pipeline.Defaults()
+		can, class := &m.Can, family.Find(info.Class)
+		can.HasAlpha, can.Defaults = d.VAE.ImageChannels() == 4, gomflux.Defaults(d.Pipeline.Defaults())
 		if l, ok := d.Pipeline.(family.Layerer); ok {
-			m.Layers = l.DefaultLayers()
+			can.Layers = l.DefaultLayers()
 		}
-		m.Boxes = family.RewriterFor(info.Class).Layout != nil
-		class := family.Find(info.Class)
-		m.Guidance, m.TrueCFG = class.GuidanceUnit(), class.TrueCFG
-		m.SizeMultiple = d.VAE.ScaleFactor() * d.Pipeline.Multiple()
+		can.Boxes = family.RewriterFor(info.Class).Layout != nil
+		can.GuidanceUnit, can.TrueCFG = class.GuidanceUnit(), class.TrueCFG
+		can.SizeMultiple = d.VAE.ScaleFactor() * d.Pipeline.Multiple()
 		if editor, ok := d.Pipeline.(family.Editor); ok {
-			m.Edits, m.Multiple = editor.CheckReferences(1) == nil, editor.CheckReferences(2) == nil
+			can.Edits, can.Multiple = editor.CheckReferences(1) == nil, editor.CheckReferences(2) == nil
 		}
 	}
 	m.Complete, m.Supported = info.Incomplete == nil, info.Unsupported == nil

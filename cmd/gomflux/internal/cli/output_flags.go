@@ -35,13 +35,17 @@ func (o *OutputFlags) Out(cmd *cobra.Command) *ui.Output {
 	return out
 }
 
-// OutLines is out with --json for messages too, as JSON lines.
-func (o *OutputFlags) OutLines(cmd *cobra.Command) *ui.Output {
-	out := o.Out(cmd)
-	if o.JSON {
-		out.Format = ui.JSONLines
+// Lines returns the RunE of a command that writes JSON lines with --json: for messages and its error too.
+func (o *OutputFlags) Lines(run func(cmd *cobra.Command, out *ui.Output, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		out := o.Out(cmd)
+		if o.JSON {
+			out.Format = ui.JSONLines
+		}
+		err := run(cmd, out, args)
+		Failed(out, err)
+		return err
 	}
-	return out
 }
 
 // FileFlags are the flags for the image file that a command writes.

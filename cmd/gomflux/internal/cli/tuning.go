@@ -31,12 +31,8 @@ func NewTuningMachine(lib mlx.Library, device mlx.Device) tuning.Machine {
 		}
 		return m
 	}
-	m.Driver = driverVersion()
-	for _, d := range mlx.Devices() {
-		if d.Device == device {
-			m.Architecture = d.Architecture
-		}
-	}
+	d, _ := deviceInfo(device)
+	m.Driver, m.Architecture = driverVersion(), d.Architecture
 	return m
 }
 

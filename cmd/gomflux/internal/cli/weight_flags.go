@@ -35,18 +35,16 @@ type WeightFlags struct {
 func NewWeightFlags() WeightFlags {
 	return WeightFlags{
 		Quantize:  OneOf("level", append(Convert[gomflux.Quantization](component.Quantizations), None)...),
-		GroupSize: groupSize(),
+		GroupSize: Parsed("weights", groupSize),
 	}
 }
 
-func groupSize() Optional[int] {
-	return Optional[int]{kind: "weights", parse: func(s string) (int, error) {
-		n, err := strconv.Atoi(s)
-		if err != nil || !slices.Contains([]int{32, 64, 128}, n) {
-			return 0, errors.New("must be 32, 64 or 128")
-		}
-		return n, nil
-	}}
+func groupSize(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || !slices.Contains([]int{32, 64, 128}, n) {
+		return 0, errors.New("must be 32, 64 or 128")
+	}
+	return n, nil
 }
 
 // Add adds the flags, with those for a model that runs.
@@ -96,11 +94,17 @@ func (w *WeightFlags) Validate(given func(string) bool) error {
 	return nil
 }
 
+// Quantization returns what --quantize asks for, "" for nothing, and the size of groups.
+func (w *WeightFlags) Quantization() (q gomflux.Quantization, group int) {
+	if q = w.Quantize.OrZero(); q == None {
+		return "", 0
+	}
+	return q, w.GroupSize.OrZero()
+}
+
 // Open sets the options that a model is opened with.
 func (w *WeightFlags) Open(o *gomflux.OpenOptions) {
-	if q := w.Quantize.OrZero(); q != None {
-		o.Quantize, o.GroupSize = q, w.GroupSize.OrZero()
-	}
+	o.Quantize, o.GroupSize = w.Quantization()
 	o.LoRAs, o.RuntimeLoRA = w.Used(w.LoRAs.List), w.NoBake && len(w.LoRAs.List) > 0
 }
 
@@ -115,8 +119,8 @@ func (w *WeightFlags) Used(loras []gomflux.LoRA) []gomflux.LoRA {
 
 // WarnQuantized warns of a --quantize without effect.
 func (w *WeightFlags) WarnQuantized(source *gomflux.Source, out *ui.Output) {
-	q := w.Quantize.OrZero()
-	if q == "" || q == None {
+	q, _ := w.Quantization()
+	if q == "" {
 		return
 	}
 	if has := inspect.Model(source.FS()).Quantization; has != "" && has != string(q) {
@@ -129,8 +133,8 @@ func (w *WeightFlags) Parity(given func(string) bool, p *parity.Options) (err er
 	if err := w.Validate(given); err != nil {
 		return err
 	}
-	if q := w.Quantize.OrZero(); q != "" && q != None {
-		if p.Quantize, err = component.ParseQuantization(string(q), w.GroupSize.OrZero()); err != nil {
+	if q, group := w.Quantization(); q != "" {
+		if p.Quantize, err = component.ParseQuantization(string(q), group); err != nil {
 			return Coded(ExitUsage, err)
 		}
 	}
@@ -145,7 +149,7 @@ func (w *WeightFlags) Parity(given func(string) bool, p *parity.Options) (err er
 	return nil
 }
 
-// A loraList is the value of --lora: a name, or name=scale, which joinValues
+// A loraList is the value of --lora: a name, or name=scale, which JoinValues
 // makes of two words. It implements pflag.Value.
 type loraList struct {
 	List []gomflux.LoRA
@@ -189,40 +193,3 @@ func isScale(s string) bool {
 
 // mflux's flags for all LoRAs and for all their scales.
 const MfluxLoRAs, mfluxScales = "lora-paths", "lora-scales"
-
-// joinLoRAs is joinValues for a flag about LoRAs at the start of args. It returns
-// its replacement and the number of words replaced, 0 for other flags.
-func joinLoRAs(args []string) (out []string, n int) {
-	flag, value, joined := strings.Cut(args[0], "=")
-	switch flag {
-	case "--lora":
-		words := []string{args[0]}
-		if !joined && len(args) > 1 {
-			words = args[:2]
-		}
-		n = len(words)
-		out = slices.Clone(words)
-		if n < len(args) && isScale(args[n]) && (joined || n == 2) && !(joined && value == "") {
-			out[len(out)-1] += "=" + args[n]
-			n++
-		}
-	case "--" + MfluxLoRAs, "--" + mfluxScales:
-		words := []string{}
-		if joined {
-			words = append(words, value)
-		}
-		for n = 1; n < len(args) && (!strings.HasPrefix(args[n], "-") || isScale(args[n])); n++ {
-			words = append(words, args[n])
-		}
-		if flag == "--"+mfluxScales {
-			return []string{flag + "=" + strings.Join(words, ",")}, n
-		}
-		if len(words) == 0 {
-			words = []string{None}
-		}
-		for _, word := range words {
-			out = append(out, "--lora="+word)
-		}
-	}
-	return out, n
-}

@@ -67,6 +67,7 @@ func newDebugBreakCommand() *cobra.Command {
   gomflux debug break latents --if 'out.abs().max() > 10'
   gomflux debug break latents --watch
   gomflux debug break --differs`,
+		Args: cli.Args(0, 1, "", " (quote a pattern, or the shell may replace it)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.validate(cmd, args); err != nil {
 				return err
@@ -91,8 +92,6 @@ func (o *debugBreakOptions) validate(cmd *cobra.Command, args []string) error {
 	switch {
 	case cmd.Flags().Changed("if") && strings.TrimSpace(o.If) == "": // an unset variable of the shell
 		return cli.UsageErrorf("--if: the expression is empty")
-	case len(args) > 1:
-		return cli.UsageErrorf("unexpected argument %q (quote a pattern, or the shell may replace it)", args[1])
 	case len(args) == 0 && !o.Differs:
 		return cli.UsageErrorf("give the pattern of a tensor's name, such as 'transformer.layers.0'")
 	}

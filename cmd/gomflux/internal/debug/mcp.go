@@ -90,7 +90,7 @@ func serveAssistant(ctx context.Context, root *cobra.Command, in io.Reader, out,
 		})
 	}
 	gone := func() { time.AfterFunc(afterEnd, cancel) }
-	client, err := server.Connect(ctx, &mcp.IOTransport{Reader: &watched{in, gone}, Writer: unclosed{out}}, nil)
+	client, err := server.Connect(ctx, &mcp.IOTransport{Reader: &watched{io.NopCloser(in), gone}, Writer: unclosed{out}}, nil)
 	if err != nil {
 		return err
 	}
@@ -104,19 +104,17 @@ func serveAssistant(ctx context.Context, root *cobra.Command, in io.Reader, out,
 
 // A watched is a reader that reports its end.
 type watched struct {
-	io.Reader
+	io.ReadCloser
 	ended func()
 }
 
 func (w *watched) Read(p []byte) (int, error) {
-	n, err := w.Reader.Read(p)
+	n, err := w.ReadCloser.Read(p)
 	if err != nil {
 		w.ended()
 	}
 	return n, err
 }
-
-func (*watched) Close() error { return nil }
 
 // An unclosed is a writer that is not closed.
 type unclosed struct{ io.Writer }

@@ -7,20 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"os/exec"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/quote"
 )
-
-// afterInterrupt is how long a cancelled command has to end.
-const afterInterrupt = 10 * time.Second
 
 // commandLine makes the arguments of the command from those of a call.
 func (a *assistantTool) commandLine(arguments json.RawMessage) ([]string, error) {
@@ -74,16 +69,9 @@ func (a *assistantTool) call(ctx context.Context, arguments json.RawMessage) (*m
 	if err != nil {
 		return failedCall(err.Error(), cli.ExitUsage), nil
 	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	var stdout, stderr bytes.Buffer
-	process := exec.CommandContext(ctx, program, line...)
-	process.Args[0] = os.Args[0]
+	process := cli.Self(ctx, line...)
 	process.Stdout, process.Stderr = &stdout, &stderr
-	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
-	process.WaitDelay = afterInterrupt
 	err = process.Run()
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 		return failedCall(fmt.Sprintf("%s: %v", a.command, err), cli.ExitFailure), nil

@@ -26,15 +26,13 @@ func newDebugSaveCommand() *cobra.Command {
 		Long:  debugSaveHelp,
 		Example: `  gomflux debug save
   gomflux debug save before_fix`,
+		Args: cli.Args(0, 1, "", ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var a protocol.SaveArguments
-			switch {
-			case len(args) > 1:
-				return cli.UsageErrorf("unexpected argument %q", args[1])
-			case len(args) > 0 && args[0] == "":
-				return cli.UsageErrorf("the name is empty")
-			case len(args) > 0:
-				a.Name = args[0]
+			if len(args) > 0 {
+				if a.Name = args[0]; a.Name == "" {
+					return cli.UsageErrorf("the name is empty")
+				}
 			}
 			return call(cmd, &o, protocol.Save, a, &savedTensor{})
 		},

@@ -162,7 +162,7 @@ number) and bytes.
 type debugCleanOptions struct {
 	record.TreeFlags
 	scope
-	dry, yes bool
+	ask cli.ConfirmFlags
 }
 
 func newDebugCleanCommand() *cobra.Command {
@@ -174,20 +174,17 @@ func newDebugCleanCommand() *cobra.Command {
 		Example: `  gomflux debug clean --dry-run
   gomflux debug clean --yes`,
 		Args: cli.NoArgs(" (gomflux debug terminate ends a session)"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.clean(cmd.Context(), cmd.InOrStdin(), o.Out(cmd)) },
+		RunE: o.With(func(cmd *cobra.Command, tree *runs.Tree, _ []string) error {
+			return o.clean(cmd.Context(), cmd.InOrStdin(), o.Out(cmd), tree)
+		}),
 	}
 	o.Add(cmd)
 	o.scope.add(cmd, "of the sessions of all folders")
-	cli.AddDryRun(cmd, &o.dry)
-	cli.AddYes(cmd, &o.yes, "")
+	o.ask.Add(cmd)
 	return cmd
 }
 
-func (o *debugCleanOptions) clean(ctx context.Context, stdin io.Reader, out *ui.Output) error {
-	tree, err := o.Open()
-	if err != nil {
-		return err
-	}
+func (o *debugCleanOptions) clean(ctx context.Context, stdin io.Reader, out *ui.Output, tree *runs.Tree) error {
 	folder, all, problems := o.sessions()
 	if folder == nil {
 		return problems
@@ -196,7 +193,7 @@ func (o *debugCleanOptions) clean(ctx context.Context, stdin io.Reader, out *ui.
 	if err != nil {
 		return err
 	}
-	c := cleanedSessions{Removed: []protocol.Status{}, DryRun: o.dry}
+	c := cleanedSessions{Removed: []protocol.Status{}, DryRun: o.ask.Dry}
 	for _, s := range all {
 		if s.Ended() {
 			c.Removed = append(c.Removed, s)
@@ -216,12 +213,9 @@ func (o *debugCleanOptions) clean(ctx context.Context, stdin io.Reader, out *ui.
 	for _, f := range files {
 		c.Files, c.Bytes = c.Files+1, c.Bytes+f.Size
 	}
-	if !o.dry && c.Files+len(c.Removed) > 0 {
-		if !o.yes {
-			ok, err := cli.Confirm(ctx, stdin, out, "remove", c.what())
-			if err != nil || !ok {
-				return err
-			}
+	if !o.ask.Dry && c.Files+len(c.Removed) > 0 {
+		if ok, err := o.ask.Confirm(ctx, stdin, out, "remove", c.what()); err != nil || !ok {
+			return err
 		}
 		problems = errors.Join(problems, runs.RemoveFiles(files), folder.Forget(c.Removed))
 	}

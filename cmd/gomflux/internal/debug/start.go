@@ -146,18 +146,13 @@ func (o *debugStartOptions) spawn(
 		return nil, nil, err
 	}
 	defer output.Close()
-	program, err := os.Executable()
-	if err != nil {
-		return nil, nil, err
-	}
 	ready, theirs, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer ready.Close()
 	serve := []string{"debug", "serve", "--name=" + o.name, "--output=" + output.Name(), "--log-dir=" + o.logDir, "--"}
-	process := exec.Command(program, slices.Concat(serve, args)...)
-	process.Args[0] = os.Args[0]
+	process := cli.Self(context.WithoutCancel(ctx), slices.Concat(serve, args)...)
 	process.Stdout, process.Stderr, process.ExtraFiles = output, output, []*os.File{theirs}
 	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives the terminal
 	err = process.Start()

@@ -34,7 +34,8 @@ sessions, a list of them.
 type debugTerminateOptions struct {
 	sessionFlags
 	scope
-	all, dry, yes bool
+	all bool
+	ask cli.ConfirmFlags
 }
 
 func newDebugTerminateCommand() *cobra.Command {
@@ -53,7 +54,7 @@ func newDebugTerminateCommand() *cobra.Command {
 				return cli.UsageErrorf("give either --all or --session")
 			case several:
 				return o.terminateAll(cmd.Context(), cmd.InOrStdin(), o.Out(cmd))
-			case o.dry || o.yes:
+			case o.ask.Dry || o.ask.Yes:
 				return cli.UsageErrorf("--dry-run and --yes have no effect without --all or --user")
 			}
 			folder, s, err := o.choose()
@@ -72,8 +73,7 @@ func newDebugTerminateCommand() *cobra.Command {
 	o.sessionFlags.add(cmd)
 	cmd.Flags().BoolVar(&o.all, "all", false, "end all sessions of this folder")
 	o.scope.add(cmd, "end the sessions of all folders")
-	cli.AddDryRun(cmd, &o.dry)
-	cli.AddYes(cmd, &o.yes, "")
+	o.ask.Add(cmd)
 	return cmd
 }
 
@@ -128,20 +128,18 @@ func (o *debugTerminateOptions) terminateAll(ctx context.Context, stdin io.Reade
 		return err
 	}
 	all = slices.DeleteFunc(all, func(s protocol.Status) bool { return s.Ended() || s.Side != runs.Gomflux })
-	list := terminatedList{Sessions: []protocol.Status{}, DryRun: o.dry}
+	list := terminatedList{Sessions: []protocol.Status{}, DryRun: o.ask.Dry}
 	errs := []error{err}
-	if o.dry {
+	if o.ask.Dry {
 		list.Sessions = all
 	} else if len(all) > 0 {
-		if !o.yes {
-			var names []string
-			for _, s := range all {
-				names = append(names, s.Session)
-			}
-			ok, err := cli.Confirm(ctx, stdin, out, "end", ui.Plural(len(all), "session")+": "+strings.Join(names, ", "))
-			if err != nil || !ok {
-				return err
-			}
+		var names []string
+		for _, s := range all {
+			names = append(names, s.Session)
+		}
+		what := ui.Plural(len(all), "session") + ": " + strings.Join(names, ", ")
+		if ok, err := o.ask.Confirm(ctx, stdin, out, "end", what); err != nil || !ok {
+			return err
 		}
 		for _, s := range all {
 			last, err := terminate(ctx, folder, s.Session)

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/quote"
@@ -228,21 +226,15 @@ func (t *tutorialRun) do(ctx context.Context, l lesson, step *tutorialStep) (pro
 
 // command runs a command of gomflux debug, and returns what it prints.
 func (t *tutorialRun) command(ctx context.Context, words []string) (string, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, program, append([]string{"debug"}, words...)...)
-	cmd.Args[0], cmd.Dir = os.Args[0], t.dir
-	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+t.dir)
+	cmd := cli.Self(ctx, append([]string{"debug"}, words...)...)
+	cmd.Dir, cmd.Env = t.dir, append(os.Environ(), "XDG_RUNTIME_DIR="+t.dir)
 	if mlx := os.Getenv("GOMFLUX_MLX"); mlx != "" {
-		if mlx, err = filepath.Abs(mlx); err != nil {
+		mlx, err := filepath.Abs(mlx)
+		if err != nil {
 			return "", err
 		}
 		cmd.Env = append(cmd.Env, "GOMFLUX_MLX="+mlx)
 	}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
 	text, err := cmd.CombinedOutput()
 	return string(text), err
 }

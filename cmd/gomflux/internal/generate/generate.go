@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 )
 
 const generateHelp = `Generate creates images from a prompt, one for each seed, and writes them to
@@ -126,16 +127,13 @@ func NewCommand() *cobra.Command {
 // command completes a command with what generate, edit and inpaint share.
 func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cli.NoArgs(" (a prompt of several words needs quotes, and --prompt before it)")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = o.Lines(func(cmd *cobra.Command, out *ui.Output, _ []string) error {
 		signal.Ignore(syscall.SIGPIPE) // images are generated even when nobody reads their names
-		g := newGeneration(o, o.OutLines(cmd))
-		err := cmp.Or(o.validate(cmd.Flags().Changed), o.validateSession(cmd.Context()))
-		if err == nil {
-			err = g.run(cmd.Context(), cmd.InOrStdin())
+		if err := cmp.Or(o.validate(cmd.Flags().Changed), o.validateSession(cmd.Context())); err != nil {
+			return err
 		}
-		cli.Failed(g.out, err)
-		return err
-	}
+		return newGeneration(o, out).run(cmd.Context(), cmd.InOrStdin())
+	})
 	o.addFlags(cmd.Flags())
 	return cmd
 }

@@ -91,15 +91,12 @@ func NewUpscaleCommand() *cobra.Command {
   gomflux upscale *.png -m ./4x-Nomos8k.safetensors -o 'large/{name}.webp'
   gomflux upscale image.png --height 2160 --refine 0.25 --refine-model flux2-klein-4b`,
 		Args: cli.SomeArgs("give an image, or several"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			out := o.OutLines(cmd)
-			err := o.validate(cmd.Flags().Changed, args)
-			if err == nil {
-				err = o.run(cmd.Context(), out, args)
+		RunE: o.Lines(func(cmd *cobra.Command, out *ui.Output, args []string) error {
+			if err := o.validate(cmd.Flags().Changed, args); err != nil {
+				return err
 			}
-			cli.Failed(out, err)
-			return err
-		},
+			return o.run(cmd.Context(), out, args)
+		}),
 	}
 	o.addFlags(cmd.Flags())
 	if err := cmd.RegisterFlagCompletionFunc("model", cli.CompleteUpscaler); err != nil {

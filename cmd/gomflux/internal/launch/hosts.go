@@ -183,19 +183,17 @@ func (h *host) here() bool { return h.Name == "localhost" || h.Name == "127.0.0.
 // command returns gomflux with simple arguments on a host; what it starts is killed when ctx is done. ssh passes them to the
 // user's shell there, whose PATH often lacks the folders of Homebrew and Go.
 func (g *group) command(ctx context.Context, h *host, args ...string) *exec.Cmd {
-	program, err := os.Executable()
-	line := append([]string{os.Args[0]}, args...)
+	cmd := cli.Self(ctx, args...)
 	if !h.here() {
 		script := `PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:$HOME/.local/bin:$HOME/go/bin"; export PATH; exec ` +
 			quote.Shell(append([]string{g.program}, args...)...)
-		program, err = exec.LookPath("ssh")
-		line = []string{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", h.Name, "exec sh -c " + quote.Shell(script)}
+		line := []string{"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", h.Name, "exec sh -c " + quote.Shell(script)}
 		if len(h.IPs) == 0 {
-			line = slices.Insert(line, 1, "-4") // the ring connects to the address that ssh finds
+			line = slices.Insert(line, 0, "-4") // the ring connects to the address that ssh finds
 		}
+		cmd = exec.CommandContext(ctx, "ssh", line...)
 	}
-	cmd := exec.CommandContext(ctx, program)
-	cmd.Args, cmd.Err, cmd.WaitDelay = line, err, 2*time.Second
+	cmd.WaitDelay = 2 * time.Second
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and what it has started
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                                // Ctrl-C is for the launcher, which ends all
 	return cmd

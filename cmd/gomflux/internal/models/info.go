@@ -71,18 +71,15 @@ func NewInfoCommand() *cobra.Command {
 func info(out *ui.Output, names []string) error {
 	var failed []error
 	code := 0
-	printed := false
 	for _, name := range names {
 		p, err := readInfo(name)
 		if err != nil {
 			failed, code = append(failed, err), max(code, cli.ExitCode(err))
 			continue
 		}
-		p.again = printed
-		if err := out.Result(p); err != nil {
+		if err := out.Next(p); err != nil {
 			return err
 		}
-		printed = true
 	}
 	if last := cli.ComplainAll(out, errors.Join(failed...)); last != nil {
 		return &cli.CodedError{Code: code, Err: last}
@@ -103,7 +100,6 @@ type imageInfo struct {
 	NotUsed    []picture.Leftover         `json:"not_used,omitempty"`
 
 	found *picture.Found
-	again bool // not the first one that is printed
 }
 
 func readInfo(name string) (*imageInfo, error) {
@@ -147,9 +143,6 @@ var infoOrder = []string{
 }
 
 func (i *imageInfo) Text(p *ui.Page) {
-	if i.again {
-		p.Printf("\n")
-	}
 	line := p.Fields(20)
 	values := maps.Clone(i.Settings)
 	settings := func(names ...string) {

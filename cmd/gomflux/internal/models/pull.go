@@ -83,15 +83,13 @@ func NewPullCommand() *cobra.Command {
   gomflux pull me/my-model@main --dry-run
   gomflux pull me/my-loras:ink.safetensors`,
 		Args: oneName,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			out := o.OutLines(cmd)
+		RunE: o.Lines(func(cmd *cobra.Command, out *ui.Output, args []string) error {
 			t, err := o.validate(args[0])
-			if err == nil {
-				err = o.run(cmd.Context(), out, t)
+			if err != nil {
+				return err
 			}
-			cli.Failed(out, err)
-			return err
-		},
+			return o.run(cmd.Context(), out, t)
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.revision, "revision", "", "`branch`, tag or commit, as after @")
@@ -105,9 +103,7 @@ func NewPullCommand() *cobra.Command {
 }
 
 // oneName takes the name of a model.
-func oneName(cmd *cobra.Command, args []string) error {
-	return cli.OneArg("a model's name (gomflux models lists them)")(cmd, args)
-}
+var oneName = cli.OneArg("a model's name (gomflux models lists them)")
 
 // publishedName splits the name of a published model.
 func publishedName(name string) (repo, revision string, preset *family.Model, err error) {

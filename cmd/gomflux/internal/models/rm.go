@@ -30,7 +30,7 @@ required. Folders outside of the cache are never removed.
 ` + cli.ExitStatus
 
 func NewRmCommand() *cobra.Command {
-	var yes bool
+	var ask cli.ConfirmFlags
 	cmd := &cobra.Command{
 		Use:   "rm NAME[@REVISION]",
 		Short: "Remove a model from the Hugging Face cache",
@@ -39,14 +39,14 @@ func NewRmCommand() *cobra.Command {
   gomflux rm me/mine@v1`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return removeModel(cmd.Context(), cmd.InOrStdin(), (&cli.OutputFlags{}).Out(cmd), args[0], yes)
+			return removeModel(cmd.Context(), cmd.InOrStdin(), (&cli.OutputFlags{}).Out(cmd), args[0], &ask)
 		},
 	}
-	cli.AddYes(cmd, &yes, "y")
+	ask.AddYes(cmd, "y")
 	return cmd
 }
 
-func removeModel(ctx context.Context, stdin io.Reader, out *ui.Output, name string, yes bool) error {
+func removeModel(ctx context.Context, stdin io.Reader, out *ui.Output, name string, ask *cli.ConfirmFlags) error {
 	repo, revision, _, err := publishedName(name)
 	if err != nil {
 		return err
@@ -63,12 +63,9 @@ func removeModel(ctx context.Context, stdin io.Reader, out *ui.Output, name stri
 			what += fmt.Sprintf(" (the same commit as %s)", strings.Join(others, ", "))
 		}
 	}
-	if !yes {
-		question := fmt.Sprintf("%s, %s in %s", quote.Printable(what), units.Bytes(r.Bytes), quote.Printable(catalog.TildePath(r.Folder)))
-		ok, err := cli.Confirm(ctx, stdin, out, "remove", question)
-		if err != nil || !ok {
-			return err
-		}
+	question := fmt.Sprintf("%s, %s in %s", quote.Printable(what), units.Bytes(r.Bytes), quote.Printable(catalog.TildePath(r.Folder)))
+	if ok, err := ask.Confirm(ctx, stdin, out, "remove", question); err != nil || !ok {
+		return err
 	}
 	if err := r.Remove(); err != nil {
 		return err

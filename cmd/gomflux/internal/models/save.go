@@ -134,9 +134,7 @@ func (o *saveOptions) run(ctx context.Context, out *ui.Output) error {
 		Layout: o.layout.OrZero(), LoRAs: o.Used(o.LoRAs.List), Device: o.Device.OrZero(), Dtype: o.savedDtype.OrZero(),
 		Overwrite: o.overwrite, Progress: progress.Report,
 	}
-	if q := o.Quantize.OrZero(); q != cli.None {
-		save.Quantize, save.GroupSize = q, o.GroupSize.OrZero()
-	}
+	save.Quantize, save.GroupSize = o.Quantization()
 	start := time.Now()
 	report, err := source.Save(ctx, o.folder, &save)
 	progress.Close()
@@ -150,40 +148,18 @@ func (o *saveOptions) run(ctx context.Context, out *ui.Output) error {
 		}
 	}
 	noteSaved(out, report, took)
-	return out.Result(newSaved(report, o.folder, took))
+	for i := range report.LoRAs {
+		report.LoRAs[i].Path = catalog.TildePath(report.LoRAs[i].Path)
+	}
+	return out.Result(&saved{report, ui.Seconds(took), o.folder})
 }
 
-// What save prints. JSON fields are only ever added.
-type (
-	saved struct {
-		Folder       string               `json:"folder"`
-		Layout       string               `json:"layout"`
-		Quantization string               `json:"quantization,omitempty"`
-		Bytes        int64                `json:"bytes"`
-		Files        int                  `json:"files"`
-		Layers       []gomflux.SavedLayer `json:"layers"`
-		Left         []string             `json:"left,omitempty"`
-		LoRAs        []savedLoRA          `json:"loras,omitempty"`
-		Seconds      float64              `json:"seconds"`
+// A saved is what save prints. JSON fields are only ever added.
+type saved struct {
+	*gomflux.SaveReport
+	Seconds float64 `json:"seconds"`
 
-		folder string // as given
-	}
-	savedLoRA struct {
-		Path    string         `json:"path"`
-		Scale   float64        `json:"scale"`
-		Modules map[string]int `json:"modules"`
-	}
-)
-
-func newSaved(r *gomflux.SaveReport, folder string, took time.Duration) *saved {
-	s := &saved{
-		Folder: r.Folder, Layout: string(r.Layout), Quantization: string(r.Quantization), Bytes: r.Bytes, Files: r.Files,
-		Layers: append([]gomflux.SavedLayer{}, r.Layers...), Left: r.Left, Seconds: ui.Seconds(took), folder: folder,
-	}
-	for _, l := range r.LoRAs {
-		s.LoRAs = append(s.LoRAs, savedLoRA{catalog.TildePath(l.Path), l.Scale, l.Modules})
-	}
-	return s
+	folder string // as given
 }
 
 func (s *saved) Text(p *ui.Page) { p.Printf("%s\n", s.folder) }

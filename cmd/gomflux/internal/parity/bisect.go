@@ -38,14 +38,12 @@ reference's only if that one is missing.
 
 // bisectOptions are the flags of gomflux parity bisect.
 type bisectOptions struct {
-	cli.ModelFlags
-	cli.WeightFlags
-	reportFlags
+	replayFlags
 	reference, keep string
 }
 
 func newParityBisectCommand() *cobra.Command {
-	o := &bisectOptions{ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags()}
+	o := &bisectOptions{replayFlags: newReplayFlags()}
 	cmd := &cobra.Command{
 		Use:   "bisect RUN",
 		Short: "Find the first differing module, with more runs of the reference",
@@ -54,8 +52,8 @@ func newParityBisectCommand() *cobra.Command {
   gomflux parity bisect ./dump --reference "ssh gpu gomflux-reference" --keep ./more`,
 		Args: cli.OneArg("the folder of a run"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p := parity.Options{Model: o.Model}
-			if err := o.WeightFlags.Parity(cmd.Flags().Changed, &p); err != nil {
+			p, err := o.options(cmd.Flags().Changed)
+			if err != nil {
 				return err
 			}
 			return o.run(cmd.Context(), o.Out(cmd), args[0], p)
@@ -66,9 +64,7 @@ func newParityBisectCommand() *cobra.Command {
 	addParityModel(f, &o.Model)
 	f.StringVar(&o.reference, "reference", "", "the reference's `command` (default: gomflux-reference, or scripts/reference/run.sh)")
 	f.StringVar(&o.keep, "keep", "", "keep the reference's recordings in this `folder`")
-	o.reportFlags.add(cmd)
-	o.WeightFlags.Add(f, true)
-	o.AddCompute(f)
+	o.add(cmd)
 	return cmd
 }
 
@@ -97,7 +93,7 @@ func (o *bisectOptions) run(ctx context.Context, out *ui.Output, run string, p p
 	bisect := func(ctx context.Context, run string, p parity.Options) (*report.Report, error) {
 		return parity.Bisect(ctx, run, p, b)
 	}
-	return runParity(ctx, out, run, &o.ModelFlags, &o.reportFlags, p, bisect)
+	return o.replay(ctx, out, run, p, bisect)
 }
 
 // referenceName is the command of the reference where it is installed.

@@ -125,14 +125,36 @@ func checkFolder(name string) error {
 	return cli.Coded(cli.ExitUsage, err)
 }
 
+// replayFlags are the flags of commands that replay a run with a model, and print a report.
+type replayFlags struct {
+	cli.ModelFlags
+	cli.WeightFlags
+	reportFlags
+}
+
+func newReplayFlags() replayFlags {
+	return replayFlags{ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags()}
+}
+
+// add adds the flags, except that of the model.
+func (o *replayFlags) add(cmd *cobra.Command) {
+	o.reportFlags.add(cmd)
+	o.WeightFlags.Add(cmd.Flags(), true)
+	o.AddCompute(cmd.Flags())
+}
+
+// options returns the options for the model and its weights.
+func (o *replayFlags) options(given func(string) bool) (p parity.Options, err error) {
+	p.Model = o.Model
+	return p, o.WeightFlags.Parity(given, &p)
+}
+
 // A replayFunc replays a run and compares its tensors.
 type replayFunc func(ctx context.Context, run string, p parity.Options) (*report.Report, error)
 
-// runParity replays a run and prints the report.
-func runParity(
-	ctx context.Context, out *ui.Output, run string, m *cli.ModelFlags, o *reportFlags, p parity.Options, replay replayFunc,
-) error {
-	if err := prepareReplay(ctx, out, m, o, &p); err != nil {
+// replay replays a run and prints the report.
+func (o *replayFlags) replay(ctx context.Context, out *ui.Output, run string, p parity.Options, replay replayFunc) error {
+	if err := o.prepare(ctx, out, &p); err != nil {
 		return err
 	}
 	if h := record.HostOf(ctx); h != nil {
@@ -149,13 +171,13 @@ func runParity(
 	return o.print(out, r)
 }
 
-// prepareReplay opens the libraries and completes the options of a replay.
-func prepareReplay(ctx context.Context, out *ui.Output, m *cli.ModelFlags, o *reportFlags, p *parity.Options) (err error) {
+// prepare opens the libraries and completes the options of a replay.
+func (o *replayFlags) prepare(ctx context.Context, out *ui.Output, p *parity.Options) (err error) {
 	if p.Tolerances, err = o.table(); err != nil {
 		return err
 	}
 	p.Progress = func(pass, passes int) { out.Status("pass %d of %d", pass, passes) }
-	return preparePlace(ctx, out, m, p)
+	return preparePlace(ctx, out, &o.ModelFlags, p)
 }
 
 // preparePlace opens the libraries, and sets device and dtype.

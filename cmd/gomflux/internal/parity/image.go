@@ -33,7 +33,7 @@ func newParityImageCommand() *cobra.Command {
 		Short:   "Compare two images",
 		Long:    parityImageHelp,
 		Example: `  gomflux parity image ours.png diffusers.png --max 1`,
-		Args:    cli.TwoArgs("give two images"),
+		Args:    cli.Args(2, 2, "give two images", ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := compareFiles(args[0], args[1])
 			if err != nil {

@@ -58,9 +58,7 @@ With --mask, diffusers' pipeline for inpainting runs.
 
 // parityLiveOptions are the flags of gomflux parity live, but for those that only go to the reference.
 type parityLiveOptions struct {
-	cli.ModelFlags
-	cli.WeightFlags
-	reportFlags
+	replayFlags
 	image, mask               string
 	references                []string
 	memory                    cli.Optional[int64]
@@ -68,7 +66,7 @@ type parityLiveOptions struct {
 }
 
 func newParityLiveCommand() *cobra.Command {
-	o := &parityLiveOptions{ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(), memory: cli.Parsed("size", cli.ParseSize)}
+	o := &parityLiveOptions{replayFlags: newReplayFlags(), memory: cli.Parsed("size", cli.ParseSize)}
 	cmd := &cobra.Command{
 		Use:   "live --model MODEL --prompt TEXT --steps N --height N --width N",
 		Short: "Compare with the reference while both run, without a dump",
@@ -117,9 +115,7 @@ func (o *parityLiveOptions) addFlags(cmd *cobra.Command) {
 	f.String("reference-device", "", "the reference's `device`, such as cuda or mps (default: cpu)")
 	f.Var(new(cli.OneOf("dtype", gomflux.Float32, gomflux.BFloat16, gomflux.Float16)), "reference-dtype",
 		"the reference's dtype: float32, bfloat16 or float16 (default: float32)")
-	o.reportFlags.add(cmd)
-	o.WeightFlags.Add(f, true)
-	o.AddCompute(f)
+	o.add(cmd)
 }
 
 // validate refuses flags that are missing or contradict each other, and returns the options.
@@ -132,8 +128,10 @@ func (o *parityLiveOptions) validate(given func(string) bool) (p parity.Options,
 	case !given("steps") || !given("height") || !given("width"):
 		return p, cli.UsageErrorf("give --steps, --height and --width, which are the same on both sides")
 	}
-	p.Model = o.Model
-	return p, cmp.Or(o.validateImages(given), o.WeightFlags.Parity(given, &p))
+	if err := o.validateImages(given); err != nil {
+		return p, err
+	}
+	return o.options(given)
 }
 
 // validateImages is validate for the input images.
@@ -249,7 +247,7 @@ func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, flags *pfla
 		}
 		return r, nil
 	}
-	return runParity(ctx, out, "live", &o.ModelFlags, &o.reportFlags, p, live)
+	return o.replay(ctx, out, "live", p, live)
 }
 
 // memoryHint adds what can be done about too little memory.

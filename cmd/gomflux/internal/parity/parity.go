@@ -99,9 +99,7 @@ module, tensor, stage, reference, ours, multiple, quantized, rounding and ok.
 
 // parityRunOptions are the flags of gomflux parity run.
 type parityRunOptions struct {
-	cli.ModelFlags
-	cli.WeightFlags
-	reportFlags
+	replayFlags
 	free, isolated bool
 	blind          bool
 	precise        string
@@ -110,8 +108,7 @@ type parityRunOptions struct {
 }
 
 func newParityRunCommand() *cobra.Command {
-	o := &parityRunOptions{ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(), limit: cli.Scale("number"),
-		split: cli.NewSplitFlag()}
+	o := &parityRunOptions{replayFlags: newReplayFlags(), limit: cli.Scale("number"), split: cli.NewSplitFlag()}
 	cmd := &cobra.Command{
 		Use:   "run RUN",
 		Short: "Repeat a reference's run and find the first module that differs",
@@ -138,7 +135,7 @@ func newParityRunCommand() *cobra.Command {
 				}
 				return o.runPrecise(cmd.Context(), out, args[0], p)
 			}
-			return runParity(cmd.Context(), out, args[0], &o.ModelFlags, &o.reportFlags, p, o.replay)
+			return o.replay(cmd.Context(), out, args[0], p, o.compare)
 		},
 	}
 	f := cmd.Flags()
@@ -150,9 +147,7 @@ func newParityRunCommand() *cobra.Command {
 	f.StringVar(&o.precise, "precise", "", "the same run of the reference in float32 (a `folder`): judge by rounding errors")
 	f.Var(&o.limit, "limit", "with --precise: largest rounding error, as a multiple of the reference's (default: 4)")
 	cli.AddSplit(f, &o.split)
-	o.reportFlags.add(cmd)
-	o.WeightFlags.Add(f, true)
-	o.AddCompute(f)
+	o.add(cmd)
 	return cmd
 }
 
@@ -172,8 +167,8 @@ func (o *parityRunOptions) join(ctx context.Context, out *ui.Output, p *parity.O
 	return nil
 }
 
-// replay replays the run and, with --blind, finds what it does not show.
-func (o *parityRunOptions) replay(ctx context.Context, run string, p parity.Options) (*report.Report, error) {
+// compare replays the run and, with --blind, finds what it does not show.
+func (o *parityRunOptions) compare(ctx context.Context, run string, p parity.Options) (*report.Report, error) {
 	r, err := parity.Replay(ctx, run, p)
 	if err == nil && o.blind && r.Verdict.OK {
 		r.Blind, err = parity.Blind(ctx, run, p)
@@ -183,7 +178,6 @@ func (o *parityRunOptions) replay(ctx context.Context, run string, p parity.Opti
 
 // validate refuses flags that contradict each other, and returns the options.
 func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, err error) {
-	p.Model = o.Model
 	switch {
 	case o.blind && o.precise != "":
 		return p, cli.UsageErrorf("--blind has no effect with --precise")
@@ -193,12 +187,13 @@ func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, 
 		return p, cli.UsageErrorf("--html cannot show a comparison with --precise (--json has all its figures)")
 	case o.free && o.isolated:
 		return p, cli.UsageErrorf("give either --free or --isolated (without them both readings are made)")
-	case o.free:
+	}
+	p, err = o.options(given)
+	if o.free {
 		p.Readings = []string{report.Free}
-	case o.isolated:
+	} else if o.isolated {
 		p.Readings = []string{report.Isolated}
 	}
-	err = o.WeightFlags.Parity(given, &p)
 	return p, err
 }
 
@@ -207,7 +202,7 @@ func (o *parityRunOptions) runPrecise(ctx context.Context, out *ui.Output, run s
 	if err := checkRun(o.precise); err != nil {
 		return err
 	}
-	if err := prepareReplay(ctx, out, &o.ModelFlags, &o.reportFlags, &p); err != nil {
+	if err := o.prepare(ctx, out, &p); err != nil {
 		return err
 	}
 	r, err := rounding.Compare(ctx, run, rounding.CompareOptions{Options: p, Precise: o.precise, Limit: report.Number(o.limit.OrZero())})
@@ -245,7 +240,7 @@ func newParityDiffCommand() *cobra.Command {
 		Short:   "Compare the tensors of two runs",
 		Long:    parityDiffHelp,
 		Example: `  gomflux parity diff logs/runs/latest/gomflux logs/runs/latest/reference`,
-		Args:    cli.TwoArgs("give two folders of runs"),
+		Args:    cli.Args(2, 2, "give two folders of runs", ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
 				if err := checkFolder(name); err != nil {

@@ -33,8 +33,9 @@ With --json it prints one object: removed (number of files or runs), traces
 // clearOptions are the flags of gomflux tensors clear.
 type clearOptions struct {
 	record.TreeFlags
-	side              cli.Optional[string]
-	archive, yes, dry bool
+	side    cli.Optional[string]
+	archive bool
+	ask     cli.ConfirmFlags
 }
 
 func newTensorsClearCommand() *cobra.Command {
@@ -47,23 +48,18 @@ func newTensorsClearCommand() *cobra.Command {
   gomflux tensors clear --side both --yes
   gomflux tensors clear --archive`,
 		ValidArgsFunction: o.Complete,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tree, err := o.Open()
-			if err != nil {
-				return err
-			}
+		RunE: o.With(func(cmd *cobra.Command, tree *runs.Tree, args []string) error {
 			if o.archive && len(args) > 0 {
 				return cli.UsageErrorf("--archive removes runs, not tensors: give no names with it")
 			}
 			return o.run(cmd.Context(), cmd.InOrStdin(), o.Out(cmd), tree, args)
-		},
+		}),
 	}
 	o.Add(cmd)
 	f := cmd.Flags()
 	f.Var(&o.side, "side", "whose tensors to remove: gomflux, reference or both")
 	f.BoolVar(&o.archive, "archive", false, "remove the earlier runs")
-	cli.AddDryRun(cmd, &o.dry)
-	cli.AddYes(cmd, &o.yes, "")
+	o.ask.Add(cmd)
 	return cmd
 }
 
@@ -99,13 +95,12 @@ func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output,
 	if err != nil {
 		return notFound(err)
 	}
-	if o.dry {
+	if o.ask.Dry {
 		out.Note("would remove %s", c.what)
 		return out.Result(c.cleared)
 	}
-	if len(names) == 0 && !o.yes {
-		ok, err := cli.Confirm(ctx, stdin, out, "remove", c.what)
-		if err != nil || !ok {
+	if len(names) == 0 {
+		if ok, err := o.ask.Confirm(ctx, stdin, out, "remove", c.what); err != nil || !ok {
 			return err
 		}
 	}

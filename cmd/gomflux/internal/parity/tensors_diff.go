@@ -74,12 +74,8 @@ func newTensorsDiffCommand() *cobra.Command {
 			found, _ := o.Complete(cmd, args, word)
 			return found, cobra.ShellCompDirectiveDefault // files too
 		},
-		Args: cli.TwoArgs("give two tensors: names of saved ones, or files"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tree, err := o.Open()
-			if err != nil {
-				return err
-			}
+		Args: cli.Args(2, 2, "give two tensors: names of saved ones, or files", ""),
+		RunE: o.With(func(cmd *cobra.Command, tree *runs.Tree, args []string) error {
 			reference := o.TreeFlags
 			reference.Run = cmp.Or(o.refRun, reference.Run)
 			refTree, err := reference.Open()
@@ -87,7 +83,7 @@ func newTensorsDiffCommand() *cobra.Command {
 				return err
 			}
 			return o.run(cmd.Context(), o.Out(cmd), [2]*runs.Tree{tree, refTree}, args)
-		},
+		}),
 	}
 	o.Add(cmd)
 	o.AddRun(cmd)

@@ -32,26 +32,23 @@ func newTensorsInfoCommand() *cobra.Command {
   gomflux tensors info prompt.embeds --json | jq .record.stats`,
 		ValidArgsFunction: flags.Complete,
 		Args:              cli.SomeArgs("give the names of tensors (gomflux tensors list prints them)"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tree, err := flags.Open()
-			if err != nil {
-				return err
-			}
-			for i, name := range args {
+		RunE: flags.With(func(cmd *cobra.Command, tree *runs.Tree, args []string) error {
+			out := flags.Out(cmd)
+			for _, name := range args {
 				e, err := findEntry(tree, name)
 				if err != nil {
 					return notFound(err)
 				}
-				info, err := newTensorInfo(e, i > 0, flags.JSON)
+				info, err := newTensorInfo(e, flags.JSON)
 				if err == nil {
-					err = flags.Out(cmd).Result(info)
+					err = out.Next(info)
 				}
 				if err != nil {
 					return err
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	flags.Add(cmd)
 	flags.AddRun(cmd)
@@ -76,14 +73,13 @@ func findEntry(tree *runs.Tree, name string) (runs.Entry, error) {
 type tensorInfo struct {
 	jsonEntry
 	entry   runs.Entry
-	again   bool // not the first one that is printed
 	summary runs.Record
 }
 
 // newTensorInfo reads what a record or else, unless there is only JSON to print,
 // the tensor has to tell.
-func newTensorInfo(e runs.Entry, again, asJSON bool) (*tensorInfo, error) {
-	info := &tensorInfo{jsonEntry: newEntry(e), entry: e, again: again}
+func newTensorInfo(e runs.Entry, asJSON bool) (*tensorInfo, error) {
+	info := &tensorInfo{jsonEntry: newEntry(e), entry: e}
 	info.About = e.Record
 	var err error
 	if !asJSON {
@@ -93,9 +89,6 @@ func newTensorInfo(e runs.Entry, again, asJSON bool) (*tensorInfo, error) {
 }
 
 func (i *tensorInfo) Text(p *ui.Page) {
-	if i.again {
-		p.Printf("\n")
-	}
 	line := p.Fields(9)
 	line("name", "%s", quote.Printable(i.Name))
 	if i.File == "" {

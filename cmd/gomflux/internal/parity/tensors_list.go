@@ -44,13 +44,9 @@ func newTensorsListCommand() *cobra.Command {
 			return nil
 		},
 		ValidArgsFunction: flags.Complete,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tree, err := flags.Open()
-			if err != nil {
-				return err
-			}
+		RunE: flags.With(func(cmd *cobra.Command, tree *runs.Tree, args []string) error {
 			return listTensors(flags.Out(cmd), tree, args)
-		},
+		}),
 	}
 	flags.Add(cmd)
 	flags.AddRun(cmd)

@@ -58,16 +58,11 @@ func newTensorsRangesCommand() *cobra.Command {
   gomflux tensors ranges gomflux --against reference
   gomflux tensors ranges 20261122T1042 --all --json | jq -r .first_not_finite`,
 		ValidArgsFunction: flags.CompleteRuns,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return cli.UsageErrorf("unexpected argument %q", args[1])
-			}
+		Args:              cli.Args(0, 1, "", ""),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && flags.Run != "" {
 				return cli.UsageErrorf("give the run either as an argument or with --run")
 			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
 			name := flags.Run
 			flags.Run = "" // nothing is looked up
 			tree, err := flags.Open()

@@ -42,13 +42,9 @@ func newTensorsRunsCommand() *cobra.Command {
 		Example: `  gomflux tensors runs
   gomflux tensors runs --json | jq -r '.runs[] | select(.state == "killed") | .folder'`,
 		Args: cli.NoArgs(""),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			tree, err := flags.Open()
-			if err != nil {
-				return err
-			}
+		RunE: flags.With(func(cmd *cobra.Command, tree *runs.Tree, _ []string) error {
 			return listRuns(flags.Out(cmd), tree)
-		},
+		}),
 	}
 	flags.Add(cmd)
 	return cmd

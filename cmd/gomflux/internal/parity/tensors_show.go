@@ -40,13 +40,9 @@ func newTensorsShowCommand() *cobra.Command {
 			return found, cobra.ShellCompDirectiveDefault // files too
 		},
 		Args: cli.OneArg("the name of a tensor, or a file"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tree, err := flags.Open()
-			if err != nil {
-				return err
-			}
+		RunE: flags.With(func(cmd *cobra.Command, tree *runs.Tree, args []string) error {
 			return showTensors(cmd.Context(), flags.Out(cmd), tree, args[0], values.OrElse(runs.Previewed))
-		},
+		}),
 	}
 	flags.Add(cmd)
 	flags.AddRun(cmd)
@@ -64,8 +60,7 @@ type shownTensor struct {
 	Stats  checkpoint.Stats   `json:"stats"`
 	Values []checkpoint.Float `json:"values"`
 
-	kind  string // dtype and shape
-	again bool   // not the first one that is printed
+	kind string // dtype and shape
 }
 
 func showTensors(ctx context.Context, out *ui.Output, tree *runs.Tree, arg string, values int) error {
@@ -87,7 +82,7 @@ func showTensors(ctx context.Context, out *ui.Output, tree *runs.Tree, arg strin
 		f.Close()
 		tensors = []checkpoint.Tensor{tensor}
 	}
-	for i, tensor := range tensors {
+	for _, tensor := range tensors {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
@@ -105,9 +100,9 @@ func showTensors(ctx context.Context, out *ui.Output, tree *runs.Tree, arg strin
 		}
 		shown := &shownTensor{
 			Name: tensor.Name, File: ref.File, Dtype: string(tensor.Dtype), Shape: append([]int{}, tensor.Shape...), Bytes: tensor.Bytes(),
-			Stats: stats, Values: checkpoint.Floats(first), kind: tensor.Type(), again: i > 0,
+			Stats: stats, Values: checkpoint.Floats(first), kind: tensor.Type(),
 		}
-		if err := out.Result(shown); err != nil {
+		if err := out.Next(shown); err != nil {
 			return err
 		}
 	}
@@ -130,9 +125,6 @@ func findTensor(tree *runs.Tree, arg string) (ref checkpoint.Reference, err erro
 }
 
 func (s *shownTensor) Text(p *ui.Page) {
-	if s.again {
-		p.Printf("\n")
-	}
 	line := p.Fields(9)
 	line("name", "%s", quote.Printable(s.Name))
 	line("file", "%s", quote.Printable(s.File))

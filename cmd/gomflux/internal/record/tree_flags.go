@@ -38,6 +38,17 @@ func (t *TreeFlags) Open() (*runs.Tree, error) {
 	return tree, cli.Coded(cli.ExitUsage, err)
 }
 
+// With returns the RunE of a command that opens the tree of the flags.
+func (t *TreeFlags) With(run func(cmd *cobra.Command, tree *runs.Tree, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		tree, err := t.Open()
+		if err != nil {
+			return err
+		}
+		return run(cmd, tree, args)
+	}
+}
+
 // CompleteRuns offers the times of runs, and folders.
 func (t *TreeFlags) CompleteRuns(*cobra.Command, []string, string) (found []string, _ cobra.ShellCompDirective) {
 	tree, err := runs.Open(t.LogDir)

@@ -171,9 +171,8 @@ func named(list []engine.ModelInfo, name string) bool {
 
 // describe describes a model, of which listModels may know something.
 func (m *servedModels) describe(name, base string, known *cli.ListedModel) engine.ModelInfo {
-	info := engine.ModelInfo{Name: name}
-	preset, published := catalog.FindPreset(name)
-	info.Repo = preset.Repo
+	var info engine.ModelInfo
+	preset, _ := catalog.FindPreset(name)
 	source, err := gomflux.FindWith(name, base)
 	if err == nil {
 		err = source.Err()
@@ -183,14 +182,13 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 		known = &found
 	}
 	if known != nil {
-		info.Licence, info.Missing = known.Licence, missing(known)
-		info.Edits, info.Multiple, info.HasAlpha, info.GuidanceUnit = known.Edits, known.Multiple, known.Alpha, known.Guidance
-		info.Layers, info.Boxes = known.Layers, known.Boxes
-		info.TrueCFG, info.SizeMultiple, info.Bytes = known.TrueCFG, known.SizeMultiple, known.Bytes
+		info = known.Can
+		info.Licence, info.Missing, info.Bytes = known.Licence, missing(known), known.Bytes
 		if known.Stack != nil {
 			m.log.Error("internal error (this is a bug: please report it)", "model", name, "stack", string(known.Stack))
 		}
 	}
+	info.Name, info.Repo = name, preset.Repo
 	if source != nil {
 		info.OnlyWrites, info.Sees = onlyWrites(source)
 	}
@@ -199,17 +197,13 @@ func (m *servedModels) describe(name, base string, known *cli.ListedModel) engin
 		return info
 	}
 	if err != nil {
-		info.Missing = cmp.Or(info.Missing, err.Error())
-		if published {
-			info.Defaults = gomflux.Defaults(preset.Defaults)
-		}
+		info.Missing, info.Defaults = cmp.Or(info.Missing, err.Error()), gomflux.Defaults(preset.Defaults)
 		return info
 	}
 	info.Revision = source.Revision()
 	if stat, err := fs.Stat(source.FS(), index.Name(source.FS())); err == nil {
 		info.Created = stat.ModTime()
 	}
-	info.Defaults = gomflux.Defaults(known.Defaults)
 	if d := source.Defaults(); d != nil {
 		info.Defaults = *d
 	}
@@ -242,8 +236,8 @@ func (m *servedModels) estimate(name string, source *gomflux.Source) {
 	}
 	m.memory[key] = [2]int64{} // is under way
 	o := models.LoadOptions{Defaults: (*family.Defaults)(source.Defaults())}
-	if q := m.options.Quantize.OrZero(); q != "" && q != cli.None {
-		o.Quantize, _ = component.ParseQuantization(string(q), m.options.GroupSize.OrZero()) // open reports errors
+	if q, group := m.options.Quantization(); q != "" {
+		o.Quantize, _ = component.ParseQuantization(string(q), group) // open reports errors
 	}
 	go func() {
 		m.estimating.Lock()

@@ -149,7 +149,6 @@ const (
 	servePixels    = 3840 * 2160
 	serveBody      = 50e6
 	serveGrace     = 30 * time.Second
-	serveGallery   = 2e9
 	serveKeep      = 30 * time.Minute // ended jobs
 	serveRest      = 5 * time.Second  // until memory that is not in use goes back to the system
 )
@@ -356,7 +355,7 @@ func (o *serveOptions) openGallery() (g *gallery.Gallery, err error) {
 			return nil, cli.UsageErrorf("no folder for images: %w (give --pictures FOLDER, or --no-gallery)", err)
 		}
 	}
-	g, err = gallery.Open(folder, o.picturesSize.OrElse(serveGallery))
+	g, err = gallery.Open(folder, o.picturesSize.OrElse(gallery.DefaultSize))
 	return g, cli.Coded(cli.ExitUsage, err)
 }
 

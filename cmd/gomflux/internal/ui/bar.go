@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"context"
 	"io"
 	"sync/atomic"
 
@@ -15,9 +16,8 @@ func newBars(w io.Writer) *mpb.Progress {
 
 // A Bar is a line of a terminal that shows how much of something is done.
 type Bar struct {
-	bars *mpb.Progress
-	bar  *mpb.Bar // nil if the terminal is gone
-	text atomic.Value
+	progress *Progress
+	text     atomic.Value
 }
 
 // StartBar shows a bar, unless the output is quiet, JSON or not a terminal: then
@@ -26,31 +26,24 @@ func (o *Output) StartBar(label string, total int64) *Bar {
 	if o.Format != Text || o.Quiet || !IsTerminal(o.Stderr) {
 		return nil
 	}
-	b := &Bar{bars: newBars(o.Stderr)}
+	b := &Bar{progress: newProgress(context.Background(), o.Stderr, nil, 1)}
 	b.text.Store("")
-	left := decor.Any(func(decor.Statistics) string { return label })
-	right := decor.Any(func(decor.Statistics) string { return b.text.Load().(string) })
-	// a bar that is full ends itself, so the total is one more
-	b.bar, _ = b.bars.Add(total+1, mpb.BarStyle().Build(), mpb.PrependDecorators(left), mpb.AppendDecorators(right))
+	b.progress.show(total, mpb.BarStyle().Build(), func(decor.Statistics) string { return label },
+		func(decor.Statistics) string { return b.text.Load().(string) })
 	return b
 }
 
 // Set shows how much is done, and a text after the bar.
 func (b *Bar) Set(done int64, text string) {
-	if b != nil && b.bar != nil {
+	if b != nil && b.progress.bar != nil {
 		b.text.Store(text)
-		b.bar.SetCurrent(done)
+		b.progress.bar.SetCurrent(done)
 	}
 }
 
 // Close removes the bar.
 func (b *Bar) Close() {
-	if b == nil || b.bars == nil {
-		return
+	if b != nil {
+		b.progress.Close()
 	}
-	if b.bar != nil {
-		b.bar.Abort(true)
-	}
-	b.bars.Wait()
-	b.bars = nil
 }

@@ -37,6 +37,7 @@ type Output struct {
 
 	progress *Progress // what is shown now, nil for nothing
 	err      error     // the first error of writing to Stdout
+	several  bool      // Next has written a result
 }
 
 // A Result is what a command reports. As JSON it is encoded by its fields.
@@ -61,6 +62,17 @@ func (o *Output) Result(r Result) error {
 	r.Text(&p)
 	_, err := io.WriteString(o.stdout(), p.String())
 	return err
+}
+
+// Next is Result for one of several results, which empty lines separate for people.
+func (o *Output) Next(r Result) error {
+	if o.Format == Text && o.several {
+		if err := o.Line(""); err != nil {
+			return err
+		}
+	}
+	o.several = true
+	return o.Result(r)
 }
 
 // Line writes a line of text to standard output, such as the name of a file.
@@ -151,12 +163,6 @@ func (s *Stream) End() {
 		io.WriteString(s.to, "\n")
 		s.written = false
 	}
-}
-
-// Failed writes the JSON line of an error, as the last line. The text for people
-// is that of [Complain].
-func (o *Output) Failed(message string, exitCode int) {
-	o.Event(Message{"error", message, exitCode})
 }
 
 // Complain writes an error for people.

@@ -36,7 +36,7 @@ func TestOutput(t *testing.T) {
 		o.Note("note %d", 1)
 		o.Say("said")
 		o.Warn("odd %s", "\x1b")
-		o.Failed("bad", 2)
+		o.Event(Message{"error", "bad", 2})
 		o.Status("50 %%") // not a terminal
 		if stdout.String() != test.stdout || stderr.String() != test.stderr || o.Err() != nil {
 			t.Errorf("format %d: found %q and %q, expected %q and %q", o.Format, stdout.String(), stderr.String(), test.stdout, test.stderr)

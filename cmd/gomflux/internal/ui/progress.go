@@ -162,23 +162,22 @@ func (p *Progress) start(now gomflux.Progress) {
 		p.bar.Abort(true)
 		p.bar.Wait()
 	}
-	// a bar that is full ends itself, so totals are one more
-	total := int64(1)
+	total := int64(0)
 	filler := mpb.BarStyle().Build()
 	var left, right decor.DecorFunc
 	switch {
 	case now.TotalBytes > 0: // a component is loaded, or saved
-		total += now.TotalBytes
+		total = now.TotalBytes
 		left = func(decor.Statistics) string { return string(now.Phase) + " " + now.Component }
 		right = func(s decor.Statistics) string {
 			return fmt.Sprintf("%s of %s", units.Bytes(s.Current), units.Bytes(now.TotalBytes))
 		}
 	case now.Phase == gomflux.PhaseUpscale:
-		total += int64(now.Steps)
+		total = int64(now.Steps)
 		left = func(decor.Statistics) string { return string(now.Phase) }
 		right = func(s decor.Statistics) string { return fmt.Sprintf("%d%%", 100*s.Current/int64(now.Steps)) }
 	case now.Phase == gomflux.PhaseStep:
-		total += int64(now.Steps)
+		total = int64(now.Steps)
 		left = func(s decor.Statistics) string {
 			text := fmt.Sprintf("step %d/%d", min(s.Current+1, int64(now.Steps)), now.Steps)
 			if p.images > 1 {
@@ -197,7 +196,12 @@ func (p *Progress) start(now gomflux.Progress) {
 		left = func(decor.Statistics) string { return fmt.Sprintf("%s %.0f s", now.Phase, time.Since(start).Seconds()) }
 		right = func(decor.Statistics) string { return "" }
 	}
-	p.bar, _ = p.bars.Add(total, filler, mpb.PrependDecorators(decor.Any(left)), mpb.AppendDecorators(decor.Any(right)))
+	p.show(total, filler, left, right)
+}
+
+// show adds a line. A bar that is full ends itself, so that its total is one more.
+func (p *Progress) show(total int64, filler mpb.BarFiller, left, right decor.DecorFunc) {
+	p.bar, _ = p.bars.Add(total+1, filler, mpb.PrependDecorators(decor.Any(left)), mpb.AppendDecorators(decor.Any(right)))
 }
 
 // Close removes the line and the preview.
