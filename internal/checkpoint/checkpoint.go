@@ -64,7 +64,7 @@ func OpenCheckpoint(fsys fs.FS, dir string) (*Checkpoint, error) {
 	}
 	if err == nil {
 		err = c.unpack(func() string {
-			config, _ := readSmall(fsys, path.Join(dir, configName), maxConfig)
+			config, _ := ReadFile(fsys, path.Join(dir, configName), maxConfig)
 			method, _ := QuantizationMethod(config)
 			return method
 		})
@@ -164,9 +164,9 @@ func list(names []string, limit int) string {
 // openShards opens the shards of an index and compares them with it.
 func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	indexFull := FullName(fsys, path.Join(dir, indexName))
-	data, err := readSmall(fsys, path.Join(dir, indexName), maxHeader)
+	data, err := ReadFile(fsys, path.Join(dir, indexName), maxHeader)
 	if err != nil {
-		return fmt.Errorf("%s: %w", indexFull, err)
+		return err
 	}
 	index, err := parseIndex(data)
 	if err != nil {
