@@ -2,7 +2,6 @@ package modeltest
 
 import (
 	"cmp"
-	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -25,11 +24,7 @@ func Original(t testing.TB, folder string) map[string]*checkpoint.Array {
 		Class         string   `json:"_class_name"`
 		Architectures []string `json:"architectures"`
 	}
-	data, err := os.ReadFile(filepath.Join(folder, component.ConfigFile))
-	if err == nil {
-		err = json.Unmarshal(data, &config)
-	}
-	if err != nil {
+	if err := checkpoint.ReadJSON(os.DirFS(folder), component.ConfigFile, &config); err != nil {
 		t.Fatal(err)
 	}
 	return AsMade(t, component.Find(append([]string{config.Class}, config.Architectures...)[0]), Read(t, folder))
