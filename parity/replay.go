@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/debugger"
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
@@ -228,7 +229,7 @@ func (r *replay) once(p pass) error {
 		return fmt.Errorf("run %s: %w", r.run, err)
 	}
 	if p.reading == report.Free || r.ours == nil {
-		r.ours = pixelsOf(res)
+		r.ours = pixels.RGB(res.Image)
 	}
 	if p.reading == report.Free {
 		r.hooked.pixels = r.ours

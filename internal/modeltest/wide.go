@@ -115,14 +115,14 @@ func Spread(p nn.Parameter) (deviation, mean float64) {
 	case len(shape) == 1:
 		return 0.1, 0
 	}
-	return 1 / math.Sqrt(float64(checkpoint.Tensor{Shape: shape[1:]}.Len())), 0
+	return 1 / math.Sqrt(float64(checkpoint.Len(shape[1:]))), 0
 }
 
 // randomTensor is a parameter that keeps what goes through it at its size.
 func randomTensor(r *rand.Rand, p nn.Parameter) *checkpoint.Array {
 	deviation, mean := Spread(p)
 	var data []byte
-	for range (checkpoint.Tensor{Shape: p.Stored()}).Len() {
+	for range checkpoint.Len(p.Stored()) {
 		bits := math.Float32bits(float32(mean + deviation*r.NormFloat64()))
 		data = append(data, byte(bits>>16), byte(bits>>24))
 	}

@@ -78,13 +78,13 @@ func newPair(a, b *matrix, columns int) *pair {
 func (p *pair) compare(ctx context.Context, inA, inB *checkpoint.Checkpoint, done func(int64)) error {
 	step := checkpoint.PartLen
 	if p.a.rowwise() || p.b.rowwise() {
-		row := checkpoint.Tensor{Shape: p.Shape[1:]}.Len()
+		row := checkpoint.Len(p.Shape[1:])
 		step = max(1, checkpoint.PartLen/max(1, row)) * row
 	}
 	next, stop := iter.Pull2(p.b.values(ctx, inB, step))
 	defer stop()
 	var all distance
-	elements := checkpoint.Tensor{Shape: p.Shape}.Len()
+	elements := checkpoint.Len(p.Shape)
 	for a, err := range p.a.values(ctx, inA, step) {
 		if err != nil {
 			return err

@@ -97,12 +97,9 @@ func Compare[T float32 | float64](got, want []T) Difference {
 
 // channels measures the L2 error of each index of an axis.
 func (d *Difference) channels(got, want []float32, shape []int, axis int) {
-	n, inner := shape[axis], 1
+	n, inner := shape[axis], checkpoint.Len(shape[axis+1:])
 	if len(want) < 16*n {
 		return // few values may cancel, which makes a large relative error
-	}
-	for _, s := range shape[axis+1:] {
-		inner *= s
 	}
 	errors, norms := make([]float64, n), make([]float64, n)
 	for i, w := range want {

@@ -195,14 +195,14 @@ func offByOne(got, want []float32, part Number) bool {
 	return Number(off) <= max(2, part*Number(len(want)))
 }
 
-// pixels matches the names of 8-bit images.
-var pixels = regexp.MustCompile(`^image(\.in|\.condition|\.pasted)?(#\d+)?$`)
+// eightBits matches the names of 8-bit images.
+var eightBits = regexp.MustCompile(`^image(\.in|\.condition|\.pasted)?(#\d+)?$`)
 
 // channelAxis returns the axis of features: after the batch in images, the last one of tokens;
 // -1 if there is no such axis.
 func channelAxis(name string, shape []int) int {
 	switch {
-	case len(shape) < 2 || pixels.MatchString(name) || strings.Contains(name, ".input_ids"):
+	case len(shape) < 2 || eightBits.MatchString(name) || strings.Contains(name, ".input_ids"):
 		return -1
 	case len(shape) == 4 && !strings.HasPrefix(name, "t"), len(shape) == 3 && strings.Contains(name, "group_norm"), len(shape) == 5:
 		return 1
