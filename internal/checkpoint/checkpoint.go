@@ -140,25 +140,17 @@ func choose(names []string) (string, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return "", fmt.Errorf("expected one checkpoint, found %s (keep one and move the others away)", list(found, len(found)))
+		return "", fmt.Errorf("expected one checkpoint, found %s (keep one and move the others away)", quote.List(found, len(found)))
 	case shards:
 		return "", fmt.Errorf("found shards but not their index, %s or %s (is the download complete?)",
 			stems[0]+indexSuffix, stems[1]+indexSuffix)
 	case len(others) > 0:
-		return "", fmt.Errorf("no safetensors file, only %s: %v", list(others, 10), FormatNamed(others[0]))
+		return "", fmt.Errorf("no safetensors file, only %s: %v", quote.List(others, 10), FormatNamed(others[0]))
 	case len(names) == 0:
 		return "", errors.New("no safetensors file, the folder is empty (is the download complete?)")
 	}
 	return "", fmt.Errorf("no safetensors file (expected %s or %s), only %s (is the download complete?)",
-		stems[0]+suffix, stems[1]+suffix, list(names, 10))
-}
-
-// list joins at most limit names for a message.
-func list(names []string, limit int) string {
-	if len(names) > limit {
-		return strings.Join(names[:limit], ", ") + fmt.Sprintf(" and %d more", len(names)-limit)
-	}
-	return strings.Join(names, ", ")
+		stems[0]+suffix, stems[1]+suffix, quote.List(names, 10))
 }
 
 // openShards opens the shards of an index and compares them with it.
@@ -188,7 +180,7 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%s: %d of %d shards are missing (is the download complete?): %s",
-			indexFull, len(missing), len(shards), list(missing, len(missing)))
+			indexFull, len(missing), len(shards), quote.List(missing, len(missing)))
 	}
 
 	var mismatches []string
@@ -219,7 +211,7 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	}
 	if len(mismatches) > 0 {
 		slices.Sort(mismatches)
-		return fmt.Errorf("%s: the index does not match the shards: %s", indexFull, list(mismatches, 10))
+		return fmt.Errorf("%s: the index does not match the shards: %s", indexFull, quote.List(mismatches, 10))
 	}
 	return nil
 }
