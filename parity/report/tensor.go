@@ -165,10 +165,10 @@ func (r *Reading) l2() Number {
 }
 
 // newReading compares a tensor's values and judges them. Samples of a tensor have a nil shape.
-func newReading(name string, got, want []float32, shape []int, tolerance Tolerance) *Reading {
+func newReading[T float32 | float64](name string, got, want []T, shape []int, tolerance Tolerance) *Reading {
 	d := &Reading{Difference: Compare(got, want), Tolerance: tolerance}
 	if axis := channelAxis(name, shape); axis >= 0 && len(want) > 0 {
-		d.channels(got, want, shape, axis)
+		d.Channel, d.ChannelAt = worstChannel(got, want, shape, axis)
 	}
 	d.ATol, d.RTol = tolerance.ATol, tolerance.RTol
 	d.Over = beyond(got, want, d.ATol, d.RTol)
@@ -182,7 +182,7 @@ func newReading(name string, got, want []float32, shape []int, tolerance Toleran
 
 // offByOne reports whether no pixel value differs by more than 1, and no more than a part of
 // them at all. Two may differ in any image, however small.
-func offByOne(got, want []float32, part Number) bool {
+func offByOne[T float32 | float64](got, want []T, part Number) bool {
 	off := 0
 	for i, w := range want {
 		switch e := math.Abs(float64(got[i]) - float64(w)); {
