@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -27,6 +28,16 @@ func Existing(path string) string {
 func IsFolder(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
+}
+
+// ExpandHome replaces a leading ~ or ~/ with the user's home folder.
+func ExpandHome(path string) string {
+	if rest, ok := strings.CutPrefix(path+"/", "~/"); ok {
+		if home, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(home, rest)
+		}
+	}
+	return path
 }
 
 // Free returns the free space, in bytes, for users other than root on the disk of

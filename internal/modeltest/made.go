@@ -20,14 +20,11 @@ import (
 // model's makers have them.
 func Original(t testing.TB, folder string) map[string]*checkpoint.Array {
 	t.Helper()
-	var config struct {
-		Class         string   `json:"_class_name"`
-		Architectures []string `json:"architectures"`
-	}
-	if err := checkpoint.ReadJSON(os.DirFS(folder), component.ConfigFile, &config); err != nil {
+	class, err := component.ClassName(os.DirFS(folder), ".")
+	if err != nil {
 		t.Fatal(err)
 	}
-	return AsMade(t, component.Find(append([]string{config.Class}, config.Architectures...)[0]), Read(t, folder))
+	return AsMade(t, component.Find(class), Read(t, folder))
 }
 
 // AsMade are the tensors of a component as the model's makers have them.
