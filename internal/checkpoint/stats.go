@@ -76,13 +76,20 @@ func (s Stats) Range() string {
 	if math.IsNaN(float64(s.Min)) {
 		text = "nothing finite"
 	}
-	if s.NaN > 0 {
-		text += fmt.Sprintf(", %d NaN", s.NaN)
+	return text + s.NotFinite(", ")
+}
+
+// NotFinite returns a prefix and the numbers of NaN and infinite elements, "" if all are finite.
+func (s Stats) NotFinite(prefix string) string {
+	switch {
+	case s.NaN > 0 && s.Inf > 0:
+		return fmt.Sprintf("%s%d NaN, %d infinite", prefix, s.NaN, s.Inf)
+	case s.NaN > 0:
+		return fmt.Sprintf("%s%d NaN", prefix, s.NaN)
+	case s.Inf > 0:
+		return fmt.Sprintf("%s%d infinite", prefix, s.Inf)
 	}
-	if s.Inf > 0 {
-		text += fmt.Sprintf(", %d infinite", s.Inf)
-	}
-	return text
+	return ""
 }
 
 // Summarize returns the statistics of values.

@@ -193,7 +193,7 @@ func (t *Tree) Start(side string) (*Run, error) {
 	if err := t.ignore(); err != nil {
 		return nil, fmt.Errorf("folder of runs: %w", err)
 	}
-	r := &Run{Tree: t, Side: side, Began: time.Now(), size: size, hits: map[string]int{}}
+	r := &Run{Tree: t, Side: side, Began: time.Now(), size: size, hits: map[string]int{}, files: map[string]*os.File{}}
 	if err := r.begin(); err != nil {
 		return nil, fmt.Errorf("folder of runs: %w", err)
 	}
