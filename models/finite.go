@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
@@ -102,15 +101,10 @@ func (e *NotFiniteError) findStored(l *component.Loader, c component.Component, 
 	if mismatch != nil {
 		return mismatch // the files have changed
 	}
-	r, err := checkpoint.OpenReader(ck)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
 	for _, i := range bad {
 		w := NotFiniteWeight{File: found[i].File, Name: found[i].Name, Dtype: dtypes[i]}
 		for _, stored := range found[i].Tensors() { // including the scales of quantized weights
-			s, err := r.Stats(context.Background(), stored, func(int64) {})
+			s, err := ck.Stats(context.Background(), stored, func(int64) {})
 			if err != nil {
 				return err
 			}

@@ -204,15 +204,10 @@ func unpacked(t *testing.T, path string, names []string) map[string]*checkpoint.
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := checkpoint.OpenReader(ck)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
 	out := map[string]*checkpoint.Array{}
 	for _, name := range names {
 		tensor := ck.Tensors["model.diffusion_model."+name]
-		for part, err := range r.Parts(t.Context(), tensor, tensor.Len()) { // all of it
+		for part, err := range ck.Parts(t.Context(), tensor, tensor.Len()) { // all of it
 			if err == nil {
 				part.Shape = tensor.Shape
 				out[name], err = part.Cast(checkpoint.BF16)

@@ -1,6 +1,7 @@
 package parity
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -30,38 +31,26 @@ const (
 // the last one before it that was compared: outputs of the outermost modules first (some of
 // them if there are many), and inputs and inner values last. It ends where a round brings nothing, or
 // a hint explains what is wrong.
-func Bisect(ctx context.Context, run string, o Options, b Bisection) (*report.Report, error) {
-	rep, _, err := bisectAndSee(ctx, run, o, b)
-	return rep, err
-}
-
-// idle reports whether the last round, which asked for all between a right and a wrong tensor, brought
-// nothing.
-func idle(rounds []report.Round, v report.Verdict) bool {
-	n := len(rounds) - 1
-	return n >= 0 && len(rounds[n].Asked) <= mostAsked/2 && v.Same(rounds[n].Verdict)
-}
-
-// bisectAndSee is Bisect. It also returns the tensors that the last replay has seen, in their order.
-func bisectAndSee(ctx context.Context, run string, o Options, b Bisection) (_ *report.Report, _ []seenTensor, err error) {
+func Bisect(ctx context.Context, run string, o Options, b Bisection) (_ *report.Report, err error) {
 	folder := b.Folder
 	if folder == "" {
 		if folder, err = os.MkdirTemp("", "gomflux-bisect-*"); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		defer os.RemoveAll(folder)
 	}
+	o.seen = cmp.Or(o.seen, new([]seenTensor))
 	all := o
 	asked := map[string]bool{}
 	var rounds []report.Round
 	for {
-		rep, seen, err := replayAndSee(ctx, run, o)
+		rep, err := Replay(ctx, run, o)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		round := report.Round{Tensors: len(rep.Tensors), Verdict: rep.Verdict}
 		if len(rounds)+1 < mostRounds && !rep.Verdict.Explained() && !idle(rounds, rep.Verdict) {
-			round.Asked = nextToRecord(rep.Verdict, seen, asked)
+			round.Asked = nextToRecord(rep.Verdict, *o.seen, asked)
 		}
 		rounds = append(rounds, round)
 		if b.Round != nil {
@@ -70,21 +59,28 @@ func bisectAndSee(ctx context.Context, run string, o Options, b Bisection) (_ *r
 		if len(round.Asked) == 0 {
 			if len(rounds) > 1 {
 				all.more = o.more
-				rep, seen, err = replayAndSee(ctx, run, all) // with every reading
+				rep, err = Replay(ctx, run, all) // with every reading
 			}
 			if err == nil {
 				rep.Rounds = rounds
-				rep.Verdict.Unseen = len(nextToRecord(rep.Verdict, seen, asked)) > 0
+				rep.Verdict.Unseen = len(nextToRecord(rep.Verdict, *o.seen, asked)) > 0
 			}
-			return rep, seen, err
+			return rep, err
 		}
 		out := filepath.Join(folder, fmt.Sprint("round-", len(rounds)+1))
 		if err := b.Again(ctx, run, out, round.Asked); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		o.more, o.Readings, o.quick = append(o.more, out), []string{report.Isolated}, true
 		for _, name := range round.Asked {
 			asked[name] = true
 		}
 	}
+}
+
+// idle reports whether the last round, which asked for all between a right and a wrong tensor, brought
+// nothing.
+func idle(rounds []report.Round, v report.Verdict) bool {
+	n := len(rounds) - 1
+	return n >= 0 && len(rounds[n].Asked) <= mostAsked/2 && v.Same(rounds[n].Verdict)
 }

@@ -157,7 +157,8 @@ func TestBisect(t *testing.T) {
 				return err
 			}
 			rounds := 0
-			r, seen, err := bisectAndSee(t.Context(), run, Options{Dtype: exact, Model: model, bug: f.bug, fault: f.fault}, Bisection{
+			var seen []seenTensor
+			r, err := Bisect(t.Context(), run, Options{Dtype: exact, Model: model, bug: f.bug, fault: f.fault, seen: &seen}, Bisection{
 				Again: again, Folder: filepath.Join(dir, "more"), Round: func(r report.Round) {
 					rounds++
 					t.Logf("%d tensors: %s", r.Tensors, r.Verdict.Text)

@@ -32,7 +32,7 @@ func Live(ctx context.Context, name string, in io.Reader, limit int64, o Options
 		if err := ref.checkSettings(name); err != nil {
 			return fmt.Errorf("%w: %w", ErrStream, err)
 		}
-		rep, _, err = o.replay(name, ref)
+		rep, err = o.replay(name, ref)
 		return err
 	})
 	return rep, err

@@ -42,6 +42,7 @@ type Options struct {
 	config func(fs.FS) (fs.FS, error)          // changes a config of the model, see Blind
 	quick  bool                                // only the last pass
 	more   []string                            // folders with more of the run's tensors
+	seen   *[]seenTensor                       // gets those that the last replay has seen, in their order; may be nil
 }
 
 // A Pair has a tensor of this program, in Tap.Output, and the reference's.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/debugger"
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
@@ -25,19 +26,13 @@ import (
 // pass for each depth of the module tree that the dump has. In a pass the modules below that
 // depth run freely, so a module's error is that of everything inside it. In the last pass
 // nothing runs freely, and a module's error is that of its own arithmetic.
-func Replay(ctx context.Context, run string, o Options) (*report.Report, error) {
-	rep, _, err := replayAndSee(ctx, run, o)
-	return rep, err
-}
-
-// replayAndSee is Replay. It also returns the tensors that it has seen, in their order.
-func replayAndSee(ctx context.Context, run string, o Options) (rep *report.Report, seen []seenTensor, err error) {
+func Replay(ctx context.Context, run string, o Options) (rep *report.Report, err error) {
 	if len(o.Readings) == 0 {
 		o.Readings = []string{report.Free, report.Isolated}
 	}
 	for _, reading := range o.Readings {
 		if reading != report.Free && reading != report.Isolated {
-			return nil, nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, report.Free, report.Isolated)
+			return nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, report.Free, report.Isolated)
 		}
 	}
 	if o.Debugger != nil {
@@ -60,27 +55,28 @@ func replayAndSee(ctx context.Context, run string, o Options) (rep *report.Repor
 				return fmt.Errorf("%s, with more tensors of %s: %w", more, run, err)
 			}
 		}
-		rep, seen, err = o.replay(run, ref)
+		rep, err = o.replay(run, ref)
 		return err
 	})
-	return rep, seen, err
+	return rep, err
 }
 
 // replay runs the settings of a reference's run, and compares its tensors.
-func (o Options) replay(run string, ref *Run) (*report.Report, []seenTensor, error) {
-	o.Tolerances = cmp.Or(o.Tolerances, report.DefaultTable())
+func (o Options) replay(run string, ref *Run) (*report.Report, error) {
+	o.Tolerances, o.seen = cmp.Or(o.Tolerances, report.DefaultTable()), cmp.Or(o.seen, new([]seenTensor))
+	*o.seen = nil
 	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*report.Tensor{}}
 	defer r.close()
 	if err := r.load(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := r.passes(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := ref.end(r.ours != nil); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return r.report(), r.seen, nil
+	return r.report(), nil
 }
 
 // A replay is one in progress.
@@ -100,7 +96,6 @@ type replay struct {
 	parts     standIn // for components that are not there
 
 	entries map[string]*report.Tensor
-	seen    []seenTensor
 	ours    []uint8         // pixels of the image
 	sought  map[string]bool // kinds of this pass that have been searched for hints
 
@@ -228,7 +223,7 @@ func (r *replay) once(p pass) error {
 		return fmt.Errorf("run %s: %w", r.run, err)
 	}
 	if p.reading == report.Free || r.ours == nil {
-		r.ours = pixelsOf(res)
+		r.ours = pixels.RGB(res.Image)
 	}
 	if p.reading == report.Free {
 		r.hooked.pixels = r.ours
@@ -289,7 +284,7 @@ func (r *replay) isRecorded(name string, tap hooks.Tap) bool {
 	recorded := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
 	if r.ownPass() {
 		recordable := !tap.Point.OnRequest() && r.untapped.reason(name) == ""
-		r.seen = append(r.seen, seenTensor{tap.FullName(), name, tap.Point.Kind, report.Depth(tap.Name), recorded, recordable})
+		*r.seen = append(*r.seen, seenTensor{tap.FullName(), name, tap.Point.Kind, report.Depth(tap.Name), recorded, recordable})
 	}
 	if recorded {
 		return true
@@ -456,7 +451,7 @@ func (r *replay) report() *report.Report {
 		rep.SetImages(r.ours, img.Uint8s(), img.Dim(1), img.Dim(0))
 	}
 	rep.Judge()
-	rep.Verdict.Unseen = len(nextToRecord(rep.Verdict, r.seen, nil)) > 0
+	rep.Verdict.Unseen = len(nextToRecord(rep.Verdict, *r.seen, nil)) > 0
 	if n, err := hooks.ParseName(rep.Verdict.Module); err == nil && !rep.Verdict.OK && r.incomplete[fmt.Sprint(n.Module, "@", n.Step)] {
 		step := ""
 		if n.Step >= 0 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
@@ -21,14 +22,6 @@ type trajectory struct {
 func (t *trajectory) step(s models.Step) error {
 	t.steps, t.shape = append(t.steps, s.Latents.Data), s.Latents.Shape
 	return nil
-}
-
-// pixelsOf returns red, green and blue of a result.
-func pixelsOf(res *models.Result) (pixels []uint8) {
-	for i := 0; i < len(res.Image.Pix); i += 4 {
-		pixels = append(pixels, res.Image.Pix[i:i+3]...)
-	}
-	return pixels
 }
 
 // keepTrajectory prepares the request of the run that the one without hooks is compared with.
@@ -84,7 +77,7 @@ func (r *replay) withoutHooks() error {
 		return fmt.Errorf("run %s without hooks: %w", r.run, err)
 	}
 	if err == nil {
-		ours.pixels = pixelsOf(res)
+		ours.pixels = pixels.RGB(res.Image)
 	}
 	u := r.unhooked
 	u.Rest = "how it is prepared, such as what is computed once for all steps"
@@ -104,8 +97,8 @@ func (r *replay) withoutHooks() error {
 		}
 		u.Steps++
 	}
-	floats := func(pixels []uint8) (v []float32) {
-		for _, p := range pixels {
+	floats := func(image []uint8) (v []float32) {
+		for _, p := range image {
 			v = append(v, float32(p))
 		}
 		return v

@@ -66,7 +66,7 @@ func pngText(kind string, body []byte, wanted ...string) (keyword, text string, 
 		return "", "", nil
 	}
 	fail := func(format string, args ...any) (string, string, error) {
-		return "", "", fmt.Errorf("%s chunk %q: %w", kind, keyword, fmt.Errorf(format, args...))
+		return keyword, "", fmt.Errorf("%s chunk %q: %w", kind, keyword, fmt.Errorf(format, args...))
 	}
 	compressed := false
 	switch kind {
@@ -145,8 +145,9 @@ func appendPNGSettings(b []byte, s *Settings) ([]byte, error) {
 	return appendChunk(b, "iTXt", "gomflux\x00\x00\x00\x00\x00"+string(object)), nil
 }
 
-// pngKeys are the keywords of other programs' texts.
+// pngKeys are the keywords of texts, first those of gomflux.
 var pngKeys = append([]string{
+	"gomflux", "parameters",
 	"workflow", "invokeai_metadata", xmpKey, "use_vae_model", "clip_skip", "tiling", "use_upscale", "use_controlnet_model",
 }, slices.Collect(maps.Keys(easyDiffusion.fields))...)
 
@@ -160,24 +161,20 @@ func pngTexts(data []byte) (t texts, err error) {
 			t.addEXIF(body)
 			return nil
 		}
-		if keyword, text, err := pngText(kind, body, pngKeys...); keyword != "" {
-			if err == nil && verify() == nil { // as image viewers do, ignore those that are damaged
-				t.addChunk(keyword, text)
-			}
-			return nil
-		}
-		keyword, text, err := pngText(kind, body, "gomflux", "parameters")
-		if keyword != "" {
+		keyword, text, err := pngText(kind, body, pngKeys...)
+		if keyword != "" && err == nil {
 			err = verify()
 		}
-		if err != nil {
+		switch own := slices.Contains(pngKeys[:2], keyword); {
+		case own && err != nil:
 			return err
-		}
-		switch {
+		case keyword == "" || err != nil: // as image viewers do, ignore those of others that are damaged
 		case keyword == "gomflux" && t.settings == nil:
 			t.settings = []byte(text)
 		case keyword == "parameters" && t.parameters == "":
 			t.parameters = strings.TrimRight(text, "\x00")
+		case !own:
+			t.addChunk(keyword, text)
 		}
 		return nil
 	})

@@ -38,13 +38,8 @@ func (t Tensor) String() string {
 		return text
 	}
 	s := t.Stats
-	text += fmt.Sprintf(": min %.6g, max %.6g, mean %.6g, std %.6g", float64(s.Min), float64(s.Max), float64(s.Mean), float64(s.Std))
-	if s.NaN > 0 {
-		text += fmt.Sprintf(", %d NaN", s.NaN)
-	}
-	if s.Inf > 0 {
-		text += fmt.Sprintf(", %d infinite", s.Inf)
-	}
+	text += fmt.Sprintf(": min %.6g, max %.6g, mean %.6g, std %.6g", float64(s.Min), float64(s.Max), float64(s.Mean), float64(s.Std)) +
+		s.NotFinite(", ")
 	words := make([]string, len(t.Preview))
 	for i, v := range t.Preview {
 		words[i] = fmt.Sprintf("%.6g", float64(v))

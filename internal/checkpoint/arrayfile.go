@@ -237,27 +237,19 @@ func swap(data []byte, size int) {
 // rowMajor converts column-major (Fortran) to row-major order. size is that of an
 // element in bytes.
 func rowMajor(data []byte, shape []int, size int) []byte {
-	out := make([]byte, len(data))
-	strides := make([]int, len(shape))
-	step := 1
-	for i, d := range shape {
-		strides[i] = step
-		step *= d
-	}
-	at := make([]int, len(shape))
-	from := 0
-	for to := 0; to < len(out); to += size {
-		copy(out[to:to+size], data[from*size:])
-		for axis := len(shape) - 1; axis >= 0; axis-- {
-			at[axis]++
-			from += strides[axis]
-			if at[axis] < shape[axis] {
-				break
-			}
-			from -= strides[axis] * shape[axis]
-			at[axis] = 0
+	out := make([]byte, 0, len(data))
+	var visit func(axis, at int)
+	visit = func(axis, at int) {
+		if axis == len(shape) {
+			out = append(out, data[at:at+size]...)
+			return
+		}
+		step := size * Len(shape[:axis])
+		for i := range shape[axis] {
+			visit(axis+1, at+i*step)
 		}
 	}
+	visit(0, 0)
 	return out
 }
 

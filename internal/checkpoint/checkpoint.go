@@ -64,7 +64,7 @@ func OpenCheckpoint(fsys fs.FS, dir string) (*Checkpoint, error) {
 	}
 	if err == nil {
 		err = c.unpack(func() string {
-			config, _ := readSmall(fsys, path.Join(dir, configName), maxConfig)
+			config, _ := ReadFile(fsys, path.Join(dir, configName), maxConfig)
 			method, _ := QuantizationMethod(config)
 			return method
 		})
@@ -140,33 +140,25 @@ func choose(names []string) (string, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return "", fmt.Errorf("expected one checkpoint, found %s (keep one and move the others away)", list(found, len(found)))
+		return "", fmt.Errorf("expected one checkpoint, found %s (keep one and move the others away)", quote.List(found, len(found)))
 	case shards:
 		return "", fmt.Errorf("found shards but not their index, %s or %s (is the download complete?)",
 			stems[0]+indexSuffix, stems[1]+indexSuffix)
 	case len(others) > 0:
-		return "", fmt.Errorf("no safetensors file, only %s: %v", list(others, 10), FormatNamed(others[0]))
+		return "", fmt.Errorf("no safetensors file, only %s: %v", quote.List(others, 10), FormatNamed(others[0]))
 	case len(names) == 0:
 		return "", errors.New("no safetensors file, the folder is empty (is the download complete?)")
 	}
 	return "", fmt.Errorf("no safetensors file (expected %s or %s), only %s (is the download complete?)",
-		stems[0]+suffix, stems[1]+suffix, list(names, 10))
-}
-
-// list joins at most limit names for a message.
-func list(names []string, limit int) string {
-	if len(names) > limit {
-		return strings.Join(names[:limit], ", ") + fmt.Sprintf(" and %d more", len(names)-limit)
-	}
-	return strings.Join(names, ", ")
+		stems[0]+suffix, stems[1]+suffix, quote.List(names, 10))
 }
 
 // openShards opens the shards of an index and compares them with it.
 func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	indexFull := FullName(fsys, path.Join(dir, indexName))
-	data, err := readSmall(fsys, path.Join(dir, indexName), maxHeader)
+	data, err := ReadFile(fsys, path.Join(dir, indexName), maxHeader)
 	if err != nil {
-		return fmt.Errorf("%s: %w", indexFull, err)
+		return err
 	}
 	index, err := parseIndex(data)
 	if err != nil {
@@ -188,7 +180,7 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%s: %d of %d shards are missing (is the download complete?): %s",
-			indexFull, len(missing), len(shards), list(missing, len(missing)))
+			indexFull, len(missing), len(shards), quote.List(missing, len(missing)))
 	}
 
 	var mismatches []string
@@ -219,7 +211,7 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	}
 	if len(mismatches) > 0 {
 		slices.Sort(mismatches)
-		return fmt.Errorf("%s: the index does not match the shards: %s", indexFull, list(mismatches, 10))
+		return fmt.Errorf("%s: the index does not match the shards: %s", indexFull, quote.List(mismatches, 10))
 	}
 	return nil
 }

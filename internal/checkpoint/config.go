@@ -19,11 +19,11 @@ const maxConfig = 16 << 20
 // can use pointers or preset values. Errors name the file, the line and, if
 // known, the key.
 func ReadJSON(fsys fs.FS, name string, v any) error {
-	data, err := readText(fsys, name, maxConfig)
-	if err == nil {
-		err = ParseJSON(data, v)
-	}
+	data, err := ReadText(fsys, name, maxConfig)
 	if err != nil {
+		return err
+	}
+	if err := ParseJSON(data, v); err != nil {
 		return fmt.Errorf("%s: %w", FullName(fsys, name), err)
 	}
 	return nil

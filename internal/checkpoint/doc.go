@@ -8,8 +8,8 @@
 //
 // There are two types for tensors. A [Tensor] describes a tensor in a file: its
 // place, dtype and shape, and the transforms that lead to diffusers' layout. An
-// [Array] has its elements in the host's memory. A [Reader] reads the elements of
-// a checkpoint's tensors, a part at a time. An [ArrayFile] is a file for exchange
+// [Array] has its elements in the host's memory. [Checkpoint.Parts] reads the elements
+// of a tensor, a part at a time. An [ArrayFile] is a file for exchange
 // with other programs, in the safetensors format or NumPy's .npy and .npz; a
 // [Reference] names an array in such a file. [WriteFile] writes arrays. [Create]
 // writes a safetensors file tensor by tensor. [Stats] are statistics of elements.

@@ -26,7 +26,7 @@ const (
 	Bool Dtype = "BOOL"
 )
 
-// The 8-bit floats of stored weights. A [Reader] reads them as F32.
+// The 8-bit floats of stored weights. [Checkpoint.Parts] reads them as F32.
 const (
 	F8E4M3 Dtype = "F8_E4M3"
 	F8E5M2 Dtype = "F8_E5M2"

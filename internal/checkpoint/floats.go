@@ -77,5 +77,5 @@ func eightBitValues(exponentBits int, infinities bool) *[256]float32 {
 	return &values
 }
 
-// IsReadable reports whether a [Reader] can read the type as numbers.
+// IsReadable reports whether [Checkpoint.Parts] can read the type as numbers.
 func (d Dtype) IsReadable() bool { return d.IsNumeric() || EightBits(d) != nil }

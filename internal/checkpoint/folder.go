@@ -132,20 +132,14 @@ func ReadFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
 
 // ReadText is [ReadFile] for a text, which it decodes as [textfile.Decode] does.
 func ReadText(fsys fs.FS, name string, limit int64) ([]byte, error) {
-	data, err := readText(fsys, name, limit)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", FullName(fsys, name), err)
-	}
-	return data, nil
-}
-
-// readText is ReadText without the name in errors.
-func readText(fsys fs.FS, name string, limit int64) ([]byte, error) {
-	data, err := readSmall(fsys, name, limit)
+	data, err := ReadFile(fsys, name, limit)
 	if err != nil {
 		return nil, err
 	}
-	return textfile.Decode(data)
+	if data, err = textfile.Decode(data); err != nil {
+		return nil, fmt.Errorf("%s: %w", FullName(fsys, name), err)
+	}
+	return data, nil
 }
 
 // readSmall is ReadFile without the name in errors.

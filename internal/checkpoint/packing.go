@@ -213,7 +213,7 @@ func (f *File) text(name string, limit int64) ([]byte, error) {
 		err = fmt.Errorf("expected a text as U8 with at most %d bytes, found %s", limit, t.Type())
 	} else {
 		data = make([]byte, t.Bytes())
-		err = readAt(f.f, data, f.Header.DataOffset+t.Begin)
+		err = f.read(data, t.Begin)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: tensor %s: %w", f.Name, quote.Text(name), err)

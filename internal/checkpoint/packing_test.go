@@ -26,12 +26,7 @@ func openPacked(t testing.TB, folder, name string) (*Checkpoint, error) {
 // numbers reads a tensor, so many elements at a time.
 func numbers(t testing.TB, ck *Checkpoint, tensor Tensor, step int) (all []float64) {
 	t.Helper()
-	r, err := OpenReader(ck)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	for values, err := range r.Values(t.Context(), tensor, step) {
+	for values, err := range ck.Values(t.Context(), tensor, step) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,21 +64,12 @@ func TestPackedReference(t *testing.T) {
 					t.Errorf("%s, %d at a time: off by %g of the largest value", name, step, far)
 				}
 			}
-			stats, err := statistics(t, ck, tensor)
+			stats, err := ck.Stats(t.Context(), tensor, func(int64) {})
 			if err != nil || stats == nil || math.Abs(float64(stats.Max)-slices.Max(w)) > 1e-5 {
 				t.Errorf("%s: statistics %+v, %v", name, stats, err)
 			}
 		}
 	}
-}
-
-func statistics(t *testing.T, ck *Checkpoint, tensor Tensor) (*Stats, error) {
-	r, err := OpenReader(ck)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return r.Stats(t.Context(), tensor, func(int64) {})
 }
 
 // farthest returns the largest difference as a part of the largest value.

@@ -8,7 +8,7 @@ import (
 	"io"
 	"iter"
 	"math"
-	"os"
+	"slices"
 
 	"github.com/gomflux/gomflux/internal/oserr"
 )
@@ -16,54 +16,22 @@ import (
 // PartLen is the default number of elements to read at a time.
 const PartLen = 1 << 18
 
-// A Reader reads the elements of a checkpoint's tensors. It is safe for concurrent
-// use.
-type Reader struct {
-	files map[string]openFile // by the names of the checkpoint's files
-}
-
-type openFile struct {
-	*os.File
-	data int64 // offset of the data section
-}
-
-// OpenReader opens a checkpoint's files again, by the descriptors whose headers
-// were validated.
-func OpenReader(ck *Checkpoint) (*Reader, error) {
-	r := &Reader{map[string]openFile{}}
-	for _, file := range ck.Files {
-		var f *os.File
-		path, err := file.Path()
-		if err == nil {
-			f, err = os.Open(path)
-		}
-		if err != nil {
-			r.Close()
-			return nil, fmt.Errorf("%s: %w", file.Name, err)
-		}
-		r.files[file.Name] = openFile{f, file.Header.DataOffset}
-	}
-	return r, nil
-}
-
-// Close closes the files.
-func (r *Reader) Close() {
-	for _, f := range r.files {
-		f.Close()
-	}
+// fileOf returns the checkpoint's file that has a tensor.
+func (c *Checkpoint) fileOf(t Tensor) *File {
+	return c.Files[slices.IndexFunc(c.Files, func(f *File) bool { return f.Name == t.File })]
 }
 
 // Parts yields the elements of a tensor, step at a time, with the rows in the order
 // of its transforms. The dtype must have whole bytes; 8-bit floats are converted
 // to float32, and packed matrices are dequantized to float32, in whole rows. A part is
-// valid until the next iteration.
-func (r *Reader) Parts(ctx context.Context, t Tensor, step int) iter.Seq2[*Array, error] {
+// valid until the next iteration. Several goroutines may read at once.
+func (c *Checkpoint) Parts(ctx context.Context, t Tensor, step int) iter.Seq2[*Array, error] {
 	if t.Packing != nil {
-		return r.unpacked(ctx, t, step)
+		return c.unpacked(ctx, t, step)
 	}
 	return func(yield func(*Array, error) bool) {
-		f := r.files[t.File]
-		elements := stored(f, f.data, t)
+		f := c.fileOf(t)
+		elements := stored(f.f, f.Header.DataOffset, t)
 		size, left := t.Dtype.Size(), t.Bytes()
 		buffer := make([]byte, min(int64(step)*int64(size), left))
 		for ; left > 0; left -= int64(len(buffer)) {
@@ -92,9 +60,9 @@ func (r *Reader) Parts(ctx context.Context, t Tensor, step int) iter.Seq2[*Array
 // Values yields the elements of a transformed tensor as numbers, step at a time.
 // If [Tensor.InRows] returns true, step must be a multiple of a row. The slice is
 // valid until the next iteration.
-func (r *Reader) Values(ctx context.Context, t Tensor, step int) iter.Seq2[[]float64, error] {
+func (c *Checkpoint) Values(ctx context.Context, t Tensor, step int) iter.Seq2[[]float64, error] {
 	return func(yield func([]float64, error) bool) {
-		for part, err := range r.Parts(ctx, t, step) {
+		for part, err := range c.Parts(ctx, t, step) {
 			var values []float64
 			if err == nil {
 				values = channelsFirst(t, part.Float64s())
@@ -114,6 +82,15 @@ func widen(data []byte, values *[256]float32) []byte {
 	}
 	return wide
 }
+
+// Bytes reads the bytes of a tensor as they are stored.
+func (c *Checkpoint) Bytes(t Tensor) ([]byte, error) {
+	data := make([]byte, t.End-t.Begin)
+	return data, c.fileOf(t).read(data, t.Begin)
+}
+
+// read fills p with the bytes from a place of the data section on.
+func (f *File) read(p []byte, at int64) error { return readAt(f.f, p, f.Header.DataOffset+at) }
 
 // readAt fills p with the bytes from a place on.
 func readAt(r io.ReaderAt, p []byte, at int64) error {
@@ -151,13 +128,13 @@ func (r *spanReader) Read(p []byte) (int, error) {
 
 // Stats reads a tensor and returns its statistics, or nil if the dtype is not
 // numeric. It reads a part at a time and passes the number of its bytes to done.
-func (r *Reader) Stats(ctx context.Context, t Tensor, done func(int64)) (*Stats, error) {
+func (c *Checkpoint) Stats(ctx context.Context, t Tensor, done func(int64)) (*Stats, error) {
 	if !t.Dtype.IsReadable() {
 		done(t.Bytes())
 		return nil, nil
 	}
 	var sum Summary
-	for part, err := range r.Parts(ctx, t, PartLen) {
+	for part, err := range c.Parts(ctx, t, PartLen) {
 		if err != nil {
 			return nil, err
 		}

@@ -76,45 +76,46 @@ func (s Stats) Range() string {
 	if math.IsNaN(float64(s.Min)) {
 		text = "nothing finite"
 	}
-	if s.NaN > 0 {
-		text += fmt.Sprintf(", %d NaN", s.NaN)
+	return text + s.NotFinite(", ")
+}
+
+// NotFinite returns a prefix and the numbers of NaN and infinite elements, "" if all are finite.
+func (s Stats) NotFinite(prefix string) string {
+	switch {
+	case s.NaN > 0 && s.Inf > 0:
+		return fmt.Sprintf("%s%d NaN, %d infinite", prefix, s.NaN, s.Inf)
+	case s.NaN > 0:
+		return fmt.Sprintf("%s%d NaN", prefix, s.NaN)
+	case s.Inf > 0:
+		return fmt.Sprintf("%s%d infinite", prefix, s.Inf)
 	}
-	if s.Inf > 0 {
-		text += fmt.Sprintf(", %d infinite", s.Inf)
-	}
-	return text
+	return ""
 }
 
 // Summarize returns the statistics of values.
-func Summarize[T float32 | float64](values []T) Stats { return sumUp(values).stats() }
+func Summarize[T float32 | float64](values []T) Stats { return sumUp(values).Stats() }
 
 // A Summary computes statistics of elements that come in parts. Its zero value is
 // ready to use.
-type Summary struct{ all moments }
-
-// Add adds elements.
-func (s *Summary) Add(values []float64) { s.all.join(sumUp(values)) }
-
-// Join adds the statistics of n elements.
-func (s *Summary) Join(part Stats, n int) {
-	finite, std := float64(n-part.NaN-part.Inf), float64(part.Std)
-	s.all.join(moments{finite, float64(part.Min), float64(part.Max), float64(part.Mean), std * std * finite, part.NaN, part.Inf})
-}
-
-// Stats returns the statistics of all elements so far.
-func (s *Summary) Stats() Stats { return s.all.stats() }
-
-// moments are the values from which statistics are computed.
-type moments struct {
+type Summary struct {
 	n        float64 // number of finite elements; if 0, the next four are undefined
 	min, max float64
 	mean, m2 float64 // m2 is the sum of squared differences from the mean
 	nan, inf int
 }
 
-// sumUp computes the moments of elements in two passes.
-func sumUp[T float32 | float64](values []T) moments {
-	m := moments{min: math.Inf(1), max: math.Inf(-1)}
+// Add adds elements.
+func (m *Summary) Add(values []float64) { m.join(sumUp(values)) }
+
+// Join adds the statistics of n elements.
+func (m *Summary) Join(part Stats, n int) {
+	finite, std := float64(n-part.NaN-part.Inf), float64(part.Std)
+	m.join(Summary{finite, float64(part.Min), float64(part.Max), float64(part.Mean), std * std * finite, part.NaN, part.Inf})
+}
+
+// sumUp sums up elements in two passes.
+func sumUp[T float32 | float64](values []T) Summary {
+	m := Summary{min: math.Inf(1), max: math.Inf(-1)}
 	var sum float64
 	for _, v := range values {
 		v := float64(v)
@@ -141,9 +142,8 @@ func sumUp[T float32 | float64](values []T) moments {
 	return m
 }
 
-// join adds the moments of other elements with the method of Chan, Golub and
-// LeVeque.
-func (m *moments) join(part moments) {
+// join adds other elements with the method of Chan, Golub and LeVeque.
+func (m *Summary) join(part Summary) {
 	part.nan += m.nan
 	part.inf += m.inf
 	if m.n == 0 { // exactly: below, the mean would be rounded
@@ -161,7 +161,8 @@ func (m *moments) join(part moments) {
 	m.n = all
 }
 
-func (m moments) stats() Stats {
+// Stats returns the statistics of all elements so far.
+func (m Summary) Stats() Stats {
 	if m.n == 0 {
 		nan := Float(math.NaN())
 		return Stats{nan, nan, nan, nan, m.nan, m.inf}

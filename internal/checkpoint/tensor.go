@@ -37,9 +37,12 @@ func (t Tensor) Type() string { return fmt.Sprintf("%s %v", t.Dtype, t.Shape) }
 func (t Tensor) ID() string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Transforms) }
 
 // Len returns the number of elements, which must fit an int.
-func (t Tensor) Len() int {
+func (t Tensor) Len() int { return Len(t.Shape) }
+
+// Len returns the number of elements of a shape, which must fit an int.
+func Len(shape []int) int {
 	n := 1
-	for _, d := range t.Shape {
+	for _, d := range shape {
 		n *= d
 	}
 	return n

@@ -99,10 +99,7 @@ func channelsFirst(t Tensor, rows []float64) []float64 {
 	for _, f := range t.Transforms {
 		if f.Op == TransformChannelsFirst {
 			inRow := now.Shape[1:]
-			channels, rest := inRow[len(inRow)-1], 1
-			for _, d := range inRow[:len(inRow)-1] {
-				rest *= d
-			}
+			channels, rest := inRow[len(inRow)-1], Len(inRow[:len(inRow)-1])
 			out := make([]float64, len(rows))
 			for begin := 0; begin < len(rows); begin += channels * rest {
 				for i := range rest {

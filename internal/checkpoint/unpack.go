@@ -18,10 +18,10 @@ var FourBits = [16]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3
 // the smallest one is 0.
 func PowerOfTwo(b byte) float32 { return math.Float32frombits(uint32(b) << 23) }
 
-// unpacked is [Reader.Parts] for a packed tensor. It yields whole rows in F32, dequantized.
-func (r *Reader) unpacked(ctx context.Context, t Tensor, step int) iter.Seq2[*Array, error] {
+// unpacked is [Checkpoint.Parts] for a packed tensor. It yields whole rows in F32, dequantized.
+func (c *Checkpoint) unpacked(ctx context.Context, t Tensor, step int) iter.Seq2[*Array, error] {
 	return func(yield func(*Array, error) bool) {
-		u, err := r.newUnpacker(t.Packing)
+		u, err := c.newUnpacker(t.Packing)
 		shape := t.Shape
 		if t.Stored != nil {
 			shape = t.Stored
@@ -53,15 +53,15 @@ func (r *Reader) unpacked(ctx context.Context, t Tensor, step int) iter.Seq2[*Ar
 // An unpacker dequantizes rows of a matrix.
 type unpacker struct {
 	*Packing
-	file   openFile
+	file   *File
 	width  int // bytes of a row
 	scales []float32
 	global float32
 }
 
-func (r *Reader) newUnpacker(p *Packing) (*unpacker, error) {
-	u := &unpacker{Packing: p, file: r.files[p.Weight.File], width: p.Weight.Shape[1], global: 1}
-	data, err := r.Bytes(p.Scale)
+func (c *Checkpoint) newUnpacker(p *Packing) (*unpacker, error) {
+	u := &unpacker{Packing: p, file: c.fileOf(p.Weight), width: p.Weight.Shape[1], global: 1}
+	data, err := c.Bytes(p.Scale)
 	if err != nil {
 		return u, err
 	}
@@ -78,24 +78,17 @@ func (r *Reader) newUnpacker(p *Packing) (*unpacker, error) {
 		decode(p.Scale.Dtype, u.scales, data)
 	}
 	if p.Global != nil {
-		if data, err = r.Bytes(*p.Global); err == nil {
+		if data, err = c.Bytes(*p.Global); err == nil {
 			u.global = math.Float32frombits(binary.LittleEndian.Uint32(data))
 		}
 	}
 	return u, err
 }
 
-// Bytes reads the bytes of a tensor as they are stored.
-func (r *Reader) Bytes(t Tensor) ([]byte, error) {
-	f := r.files[t.File]
-	data := make([]byte, t.End-t.Begin)
-	return data, readAt(f, data, f.data+t.Begin)
-}
-
 // rows returns the elements of n rows.
 func (u *unpacker) rows(row, n int) ([]float32, error) {
 	data := make([]byte, n*u.width)
-	if err := readAt(u.file, data, u.file.data+u.Weight.Begin+int64(row)*int64(u.width)); err != nil {
+	if err := u.file.read(data, u.Weight.Begin+int64(row)*int64(u.width)); err != nil {
 		return nil, err
 	}
 	var out []float32

@@ -39,7 +39,7 @@ func (z *ZeroFinder) Check(t Tensor) error {
 		if at < z.seen.end && at >= z.seen.begin {
 			continue
 		}
-		if err := z.read(sample, at); err != nil {
+		if err := z.File.read(sample, at); err != nil {
 			return err
 		}
 		if !allZero(sample) {
@@ -56,10 +56,6 @@ func (z *ZeroFinder) Check(t Tensor) error {
 	return nil
 }
 
-func (z *ZeroFinder) read(p []byte, at int64) error {
-	return readAt(z.File.f, p, z.File.Header.DataOffset+at)
-}
-
 // size returns the size of the data.
 func (z *ZeroFinder) size() int64 {
 	h := z.File.Header
@@ -72,7 +68,7 @@ func (z *ZeroFinder) run(at int64) (span, error) {
 	buf := make([]byte, 256<<10)
 	for r.end < size {
 		part := buf[:min(int64(len(buf)), size-r.end)]
-		if err := z.read(part, r.end); err != nil {
+		if err := z.File.read(part, r.end); err != nil {
 			return r, err
 		}
 		n := len(part) - len(bytes.TrimLeft(part, "\x00"))
@@ -82,7 +78,7 @@ func (z *ZeroFinder) run(at int64) (span, error) {
 	}
 	for r.begin > 0 {
 		part := buf[:min(int64(len(buf)), r.begin)]
-		if err := z.read(part, r.begin-int64(len(part))); err != nil {
+		if err := z.File.read(part, r.begin-int64(len(part))); err != nil {
 			return r, err
 		}
 		n := len(part) - len(bytes.TrimRight(part, "\x00"))
@@ -161,6 +157,6 @@ func (z *ZeroFinder) inRow(at int64, begins bool) (bool, error) {
 		return true, nil
 	}
 	sample := make([]byte, zeroSample)
-	err := z.read(sample, other)
+	err := z.File.read(sample, other)
 	return !allZero(sample), err
 }

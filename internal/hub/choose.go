@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // indexName is the file that describes a pipeline of diffusers, and modularName that of a modular one.
@@ -140,11 +142,7 @@ func standalone(chosen, files []File) (names []string) {
 // someOf lists at most eight names for a message.
 func someOf(names []string) string {
 	slices.Sort(names)
-	const limit = 8
-	if len(names) > limit {
-		return strings.Join(names[:limit], ", ") + fmt.Sprintf(" and %d more", len(names)-limit)
-	}
-	return strings.Join(names, ", ")
+	return quote.List(names, 8)
 }
 
 // isCard reports whether a file at the top of a repository is the model card, a

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/gomflux/gomflux/internal/disk"
 )
 
 // repoName matches the name of a repository: owner/name.
@@ -59,12 +61,7 @@ var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
 // expand does what Python's os.path.expandvars(os.path.expanduser(path)) does,
 // except for other users' homes. Variables that are not set stay in the path.
 func expand(path string) string {
-	if rest, ok := strings.CutPrefix(path+"/", "~/"); ok {
-		if home, err := os.UserHomeDir(); err == nil {
-			path = filepath.Join(home, rest)
-		}
-	}
-	return variable.ReplaceAllStringFunc(path, func(s string) string {
+	return variable.ReplaceAllStringFunc(disk.ExpandHome(path), func(s string) string {
 		if value, ok := os.LookupEnv(strings.Trim(s, "${}")); ok {
 			return value
 		}

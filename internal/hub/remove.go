@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
@@ -72,7 +73,7 @@ func Removable(repo, revision string) (*Removal, error) {
 			return r, nil
 		}
 	}
-	r.Bytes, err = regularBytes(dir)
+	r.Bytes, err = disk.Size(dir)
 	var all []string
 	entries, _ := os.ReadDir(filepath.Join(dir, "blobs"))
 	for _, e := range entries {
@@ -104,7 +105,7 @@ func (r *Removal) snapshot(commits []fs.DirEntry) (err error) {
 			delete(own, blob)
 		}
 	}
-	if r.Bytes, err = regularBytes(r.Folder); err != nil { // copies, on file systems without symlinks
+	if r.Bytes, err = disk.Size(r.Folder); err != nil { // copies, on file systems without symlinks
 		return err
 	}
 	for blob := range own {
@@ -167,22 +168,6 @@ func refsTo(folder, commit string) (names []string, err error) {
 		return err
 	})
 	return names, err
-}
-
-// regularBytes returns the size of all regular files in a folder. It does not
-// count symlinks.
-func regularBytes(folder string) (n int64, err error) {
-	err = filepath.WalkDir(folder, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			n += info.Size()
-		}
-		return err
-	})
-	return n, err
 }
 
 // Remove deletes the files, unless a process is downloading from the repository.

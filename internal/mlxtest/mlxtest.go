@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -47,13 +48,7 @@ func Random(seed uint64, n int) []float32 {
 }
 
 // Size is the number of elements of a shape.
-func Size(shape []int) int {
-	n := 1
-	for _, d := range shape {
-		n *= d
-	}
-	return n
-}
+func Size(shape []int) int { return checkpoint.Len(shape) }
 
 // Randn is a random array of a shape.
 func Randn(seed uint64, shape ...int) *mlx.Array {

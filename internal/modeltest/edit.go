@@ -21,26 +21,10 @@ func Copy(t testing.TB, model string) (folder string) {
 // names.
 func Edit(t testing.TB, path string, change func(map[string]*checkpoint.Array)) {
 	t.Helper()
-	f, err := checkpoint.OpenArrays(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := map[string]*checkpoint.Array{}
-	for _, i := range f.Tensors() {
-		if all[i.Name], err = f.Read(i.Name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f.Close()
+	readFile(t, path, all)
 	change(all)
-	var list []*checkpoint.Array
-	for name, x := range all {
-		x.Name = name
-		list = append(list, x)
-	}
-	if err := checkpoint.WriteFile(path, list, nil); err != nil {
-		t.Fatal(err)
-	}
+	Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": all})
 }
 
 // Fill gives a tensor other elements, made from its own.

@@ -1,10 +1,8 @@
 package modeltest
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -30,12 +28,12 @@ func WriteLoRA(path, model string, seed uint64, modules ...string) error {
 			name          string
 			rows, columns int
 		}{{"lora_A", rank, columns}, {"lora_B", rows, rank}} {
-			var data []byte
-			for range part.rows * part.columns {
-				data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(random.NormFloat64()/2)))
+			values := make([]float32, part.rows*part.columns)
+			for i := range values {
+				values[i] = float32(random.NormFloat64() / 2)
 			}
-			t, err := checkpoint.NewArray(fmt.Sprintf("transformer.%s.%s.weight", module, part.name), checkpoint.F32,
-				[]int{part.rows, part.columns}, data)
+			t, err := checkpoint.FromFloat32(fmt.Sprintf("transformer.%s.%s.weight", module, part.name),
+				[]int{part.rows, part.columns}, values)
 			if err != nil {
 				return err
 			}

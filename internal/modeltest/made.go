@@ -2,7 +2,6 @@ package modeltest
 
 import (
 	"cmp"
-	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -21,18 +20,11 @@ import (
 // model's makers have them.
 func Original(t testing.TB, folder string) map[string]*checkpoint.Array {
 	t.Helper()
-	var config struct {
-		Class         string   `json:"_class_name"`
-		Architectures []string `json:"architectures"`
-	}
-	data, err := os.ReadFile(filepath.Join(folder, component.ConfigFile))
-	if err == nil {
-		err = json.Unmarshal(data, &config)
-	}
+	class, err := component.ClassName(os.DirFS(folder), ".")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return AsMade(t, component.Find(append([]string{config.Class}, config.Architectures...)[0]), Read(t, folder))
+	return AsMade(t, component.Find(class), Read(t, folder))
 }
 
 // AsMade are the tensors of a component as the model's makers have them.

@@ -23,18 +23,24 @@ func Read(t testing.TB, folder string) map[string]*checkpoint.Array {
 	}
 	read := map[string]*checkpoint.Array{}
 	for _, name := range files {
-		f, err := checkpoint.OpenArrays(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, info := range f.Tensors() {
-			if read[info.Name], err = f.Read(info.Name); err != nil {
-				t.Fatal(err)
-			}
-		}
-		f.Close()
+		readFile(t, name, read)
 	}
 	return read
+}
+
+// readFile adds the tensors of a file.
+func readFile(t testing.TB, path string, to map[string]*checkpoint.Array) {
+	t.Helper()
+	f, err := checkpoint.OpenArrays(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, info := range f.Tensors() {
+		if to[info.Name], err = f.Read(info.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // Stored are tensors of diffusers' names as a layout has them.

@@ -38,17 +38,25 @@ func Folder(t testing.TB, name string) string {
 	return filepath.Join(dir, name, "model")
 }
 
-// Components are the components of a model folder that have weights, by their
-// configs.
+// Components is [Declared] for tests.
 func Components(t testing.TB, fsys fs.FS) []component.Component {
 	t.Helper()
-	x, err := index.Read(fsys)
+	list, err := Declared(fsys)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return list
+}
+
+// Declared returns the components of a model folder that have weights, by their configs.
+func Declared(fsys fs.FS) ([]component.Component, error) {
+	x, err := index.Read(fsys)
+	if err != nil {
+		return nil, err
 	}
 	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return d.Components
+	return d.Components, nil
 }

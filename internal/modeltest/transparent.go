@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/vae"
 )
@@ -59,16 +58,9 @@ func Transparent(t testing.TB, name string) string {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(folder, component.ConfigFile), data, 0o644)
 	}
-	var list []*checkpoint.Array
-	r := rand.New(rand.NewPCG(3, 4))
-	for _, p := range nn.Parameters(vae.NewKLQwenImage21(c)) {
-		list = append(list, randomTensor(r, p))
-	}
-	if err == nil {
-		err = checkpoint.WriteFile(filepath.Join(folder, "diffusion_pytorch_model.safetensors"), list, nil)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	WriteRandom(t, filepath.Join(folder, "diffusion_pytorch_model.safetensors"), vae.NewKLQwenImage21(c), rand.New(rand.NewPCG(3, 4)))
 	return dir
 }

@@ -29,10 +29,7 @@ func WideModels() (names []string) {
 // autoencoder's as they are, and returns its folder.
 func Wide(t testing.TB, name string) string {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(Folder(t, name))); err != nil {
-		t.Fatal(err)
-	}
+	dir := Copy(t, Folder(t, name))
 	for _, m := range Models {
 		if m.Name != name {
 			continue
@@ -81,7 +78,7 @@ func change(t testing.TB, folder, changes string) {
 			t.Fatal(err)
 		}
 	}
-	merge(config, with)
+	Merge(config, with)
 	if text, err = json.Marshal(config); err == nil {
 		err = os.WriteFile(file, text, 0o644)
 	}
@@ -94,42 +91,38 @@ func change(t testing.TB, folder, changes string) {
 	}
 }
 
-// merge replaces keys, those of objects in objects too.
-func merge(config, with map[string]any) {
+// Merge replaces keys of a config, those of objects in objects too.
+func Merge(config, with map[string]any) {
 	for key, value := range with {
 		inner, ok := config[key].(map[string]any)
-		if changes, isMap := value.(map[string]any); ok && isMap && !strings.HasPrefix(key, "rope") {
-			merge(inner, changes)
+		if changes, isMap := value.(map[string]any); ok && isMap {
+			Merge(inner, changes)
 		} else {
 			config[key] = value
 		}
 	}
 }
 
-// Spread returns the size of a parameter, and the deviation and the mean of random values for it that
-// keep what goes through it at its size.
-func Spread(p nn.Parameter) (size int, deviation, mean float64) {
+// Spread returns the deviation and the mean of random values for a parameter that keep what goes
+// through it at its size.
+func Spread(p nn.Parameter) (deviation, mean float64) {
 	shape := p.Stored()
-	size = 1
-	for _, d := range shape {
-		size *= d
-	}
 	switch {
 	case p.Kind() == nn.EmbeddingWeight:
-		return size, 1, 0
+		return 1, 0
 	case len(shape) == 1 && (strings.HasSuffix(p.Name, "weight") || strings.HasSuffix(p.Name, "running_var")): // of a norm
-		return size, 0.1, 1
+		return 0.1, 1
 	case len(shape) == 1:
-		return size, 0.1, 0
+		return 0.1, 0
 	}
-	return size, 1 / math.Sqrt(float64(size/shape[0])), 0
+	return 1 / math.Sqrt(float64(checkpoint.Len(shape[1:]))), 0
 }
 
 // randomTensor is a parameter that keeps what goes through it at its size.
 func randomTensor(r *rand.Rand, p nn.Parameter) *checkpoint.Array {
-	n, deviation, mean := Spread(p)
-	data := make([]byte, 0, 2*n)
-	for range n {
+	deviation, mean := Spread(p)
+	var data []byte
+	for range checkpoint.Len(p.Stored()) {
 		bits := math.Float32bits(float32(mean + deviation*r.NormFloat64()))
 		data = append(data, byte(bits>>16), byte(bits>>24))
 	}

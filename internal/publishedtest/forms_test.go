@@ -45,7 +45,7 @@ func TestForms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		components, err := publishedtest.Components(folder)
+		components, err := modeltest.Declared(os.DirFS(folder))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		components, err := publishedtest.Components(folder)
+		components, err := modeltest.Declared(os.DirFS(folder))
 		if err != nil {
 			t.Fatal(err)
 		}

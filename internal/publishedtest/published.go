@@ -171,7 +171,7 @@ func (m *Model) set(file string, values map[string]any) error {
 			return fmt.Errorf("%s: %s: %w", m.Name, file, err)
 		}
 	}
-	merge(config, values)
+	modeltest.Merge(config, values)
 	text, err := json.MarshalIndent(config, "", "  ")
 	m.Filled[file] = append(text, '\n') // as transformers and diffusers write it
 	delete(m.Files, file)
@@ -331,20 +331,14 @@ func (m *Model) classes() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(text, &members); err != nil {
-		return nil, err
-	}
+	members, err := parse(text)
 	classes := map[string]string{}
 	for name, value := range members {
-		var parts []any
-		if json.Unmarshal(value, &parts) == nil && len(parts) > 1 {
+		if parts, ok := value.([]any); ok && len(parts) > 1 {
 			classes[name], _ = parts[1].(string) // null for a component that is left out
 		}
 	}
-	var class string
-	err = json.Unmarshal(members["_class_name"], &class)
-	classes["."] = class
+	classes["."], _ = members["_class_name"].(string)
 	return classes, err
 }
 
@@ -358,7 +352,7 @@ func reduce(text []byte, class string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	merge(config, small)
+	modeltest.Merge(config, small)
 	return json.MarshalIndent(config, "", "  ")
 }
 
@@ -368,16 +362,4 @@ func parse(text []byte) (object map[string]any, err error) {
 	d.UseNumber()
 	err = d.Decode(&object) // before object is returned
 	return object, err
-}
-
-// merge replaces keys, those of objects in objects too.
-func merge(config, with map[string]any) {
-	for key, value := range with {
-		inner, ok := config[key].(map[string]any)
-		if changes, isMap := value.(map[string]any); ok && isMap {
-			merge(inner, changes)
-		} else {
-			config[key] = value
-		}
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/internal/publishedtest"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
@@ -77,7 +78,7 @@ func TestWhole(t *testing.T) {
 		if err := m.Write(folder, false); err != nil {
 			t.Fatal(err)
 		}
-		components, err := publishedtest.Components(folder)
+		components, err := modeltest.Declared(os.DirFS(folder))
 		if err != nil {
 			t.Errorf("%s: %v", m.Name, err)
 			continue
@@ -172,7 +173,7 @@ func TestPublishedLoRAs(t *testing.T) {
 		if err := m.Write(folder, false); err != nil {
 			t.Fatal(err)
 		}
-		components, err := publishedtest.Components(folder)
+		components, err := modeltest.Declared(os.DirFS(folder))
 		if err != nil {
 			t.Fatal(err)
 		}

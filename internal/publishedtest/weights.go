@@ -13,46 +13,16 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/modeltest"
-	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/textenc"
 )
 
-// Components declares the components with weights of a model folder.
-func Components(folder string) ([]component.Component, error) {
-	fsys, err := checkpoint.OpenFolder(folder)
-	if err != nil {
-		return nil, err
-	}
-	x, err := index.Read(fsys)
-	if err != nil {
-		return nil, err
-	}
-	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
-	if err != nil {
-		return nil, err
-	}
-	return d.Components, nil
-}
-
 // A Tensor is a tensor of a published model.
 type Tensor struct {
-	Name            string // as published
-	Shape           []int
-	Dtype           checkpoint.Dtype
-	deviation, mean float64 // of random values
-}
-
-// size returns the number of elements.
-func (t *Tensor) size() int {
-	n := 1
-	for _, d := range t.Shape {
-		n *= d
-	}
-	return n
+	checkpoint.Tensor         // with the published name
+	deviation, mean   float64 // of random values
 }
 
 // Tensors lists the tensors of a component of the model, whose configs are in a folder: those that
@@ -68,14 +38,14 @@ func (m *Model) Tensors(folder string, c component.Component) (list []Tensor, er
 		dtype = checkpoint.BF16
 	}
 	for _, p := range nn.Parameters(whole(c.Model)) {
-		t := Tensor{Name: p.Name, Shape: p.Stored(), Dtype: dtype}
+		t := Tensor{Tensor: checkpoint.Tensor{Name: p.Name, Shape: p.Stored(), Dtype: dtype}}
 		for _, from := range table.Names[class] {
 			if rest, ok := strings.CutPrefix(t.Name, from[0]); ok {
 				t.Name = from[1] + rest
 				break
 			}
 		}
-		_, t.deviation, t.mean = modeltest.Spread(p)
+		t.deviation, t.mean = modeltest.Spread(p)
 		list = append(list, t)
 	}
 	text, err := os.ReadFile(filepath.Join(folder, c.Dir, component.ConfigFile))
@@ -87,7 +57,7 @@ func (m *Model) Tensors(folder string, c component.Component) (list []Tensor, er
 		return nil, err
 	}
 	for name, shape := range table.More[class] {
-		t := Tensor{Dtype: dtype, deviation: 0.1}
+		t := Tensor{Tensor: checkpoint.Tensor{Dtype: dtype}, deviation: 0.1}
 		if name == "lm_head.weight" && config["tie_word_embeddings"] == true {
 			continue
 		}
@@ -169,7 +139,7 @@ func weightsName(dir string) string {
 // WriteWeights writes random weights for the configs of the model in a folder, with the names and dtypes
 // of the published ones, in as many files.
 func (m *Model) WriteWeights(folder string) error {
-	components, err := Components(folder)
+	components, err := modeltest.Declared(os.DirFS(folder))
 	if err != nil {
 		return err
 	}
@@ -233,7 +203,7 @@ func newNormals() normals {
 // tensor returns a tensor with random values.
 func (n normals) tensor(t Tensor) *checkpoint.Array {
 	x := &checkpoint.Array{Name: t.Name, Dtype: t.Dtype, Shape: t.Shape}
-	size, width := t.size(), t.Dtype.Size()
+	size, width := t.Len(), t.Dtype.Size()
 	if t.Dtype == checkpoint.I64 {
 		x.Data = make([]byte, size*width)
 		return x

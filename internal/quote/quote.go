@@ -3,6 +3,7 @@
 package quote
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
@@ -25,6 +26,14 @@ func Name(s string) string {
 		return q
 	}
 	return s
+}
+
+// List joins names, at most so many of them.
+func List(names []string, most int) string {
+	if n := len(names) - most; n > 0 {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", n)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Printable returns a text unchanged if it is printable, otherwise quotes it as in

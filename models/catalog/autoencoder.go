@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
@@ -21,7 +22,7 @@ import (
 // repository or a file of one in the Hugging Face cache, as in [Find]. The result has the layout of
 // diffusers.
 func FindAutoencoder(name string) (fs.FS, error) {
-	_, err := os.Stat(ExpandHome(name))
+	_, err := os.Stat(disk.ExpandHome(name))
 	plain, _, _ := strings.Cut(name, ":")
 	if repo, _, _ := Published(plain); repo == "" && errors.Is(err, fs.ErrNotExist) && builtins[name].FS == nil {
 		return nil, errs.NotFound(fmt.Errorf("no autoencoder %s: expected a folder, a file, or owner/name[@revision][:file] "+

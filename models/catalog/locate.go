@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
@@ -27,7 +28,7 @@ func locate(name string) (*Source, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w: the model name is empty", errs.ErrNotFound)
 	}
-	folder := ExpandHome(name)
+	folder := disk.ExpandHome(name)
 	s := &Source{Name: name, Folder: folder}
 	preset, known := presetOfFolder(folder)
 	_, err := os.Stat(folder)

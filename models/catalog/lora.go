@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/models/errs"
@@ -38,7 +39,7 @@ func FindLoRA(name string) (*LoRAFile, error) {
 	if name == "" {
 		return nil, errs.NotFound(errors.New("the LoRA name is empty"))
 	}
-	local := ExpandHome(name)
+	local := disk.ExpandHome(name)
 	info, err := os.Stat(local)
 	switch {
 	case err == nil && info.IsDir():
@@ -152,7 +153,7 @@ func findLoRAFile(folder string) (string, error) {
 func library(yield func(path string) bool) {
 	for _, folder := range filepath.SplitList(os.Getenv("LORA_LIBRARY_PATH")) {
 		stopped := false
-		filepath.WalkDir(ExpandHome(folder), func(path string, d fs.DirEntry, err error) error {
+		filepath.WalkDir(disk.ExpandHome(folder), func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil && d != nil && d.IsDir():
 				return fs.SkipDir

@@ -9,19 +9,6 @@ import (
 // safetensors is the extension of files of weights.
 const safetensors = ".safetensors"
 
-// ExpandHome replaces a leading ~ or ~/ with the user's home folder.
-func ExpandHome(name string) string {
-	rest, ok := strings.CutPrefix(name+"/", "~/")
-	if !ok {
-		return name
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return name
-	}
-	return filepath.Join(home, rest)
-}
-
 // TildePath replaces the user's home folder at the start of a path with ~, so that the
 // path can be shown to others. Find accepts the result.
 func TildePath(name string) string {

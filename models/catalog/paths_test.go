@@ -1,6 +1,10 @@
 package catalog
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/disk"
+)
 
 func TestTildePath(t *testing.T) {
 	tests := []struct{ home, name, want string }{
@@ -21,13 +25,13 @@ func TestTildePath(t *testing.T) {
 		if got != test.want {
 			t.Errorf("home %q: %q is shown as %q, expected %q", test.home, test.name, got, test.want)
 		}
-		if back := ExpandHome(got); back != test.name {
+		if back := disk.ExpandHome(got); back != test.name {
 			t.Errorf("home %q: %q comes back from %q as %q", test.home, test.name, got, back)
 		}
 	}
 	t.Setenv("HOME", "/home/me")
 	for name, want := range map[string]string{"~": "/home/me", "~/": "/home/me", "~you/x": "~you/x", "a/~/x": "a/~/x", "~~": "~~"} {
-		if got := ExpandHome(name); got != want {
+		if got := disk.ExpandHome(name); got != want {
 			t.Errorf("%q is %q, expected %q", name, got, want)
 		}
 	}

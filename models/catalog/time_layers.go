@@ -45,7 +45,7 @@ func TimeLayersShare(repo, class string) float64 {
 	freed := component.Parameters(timed.TimeLayers().Modules())
 	var all, layers float64
 	for _, p := range nn.Parameters(d.Transformer().Model) {
-		n := float64(checkpoint.Tensor{Shape: p.Stored()}.Len())
+		n := float64(checkpoint.Len(p.Stored()))
 		all += n
 		if freed[p.Param] {
 			layers += n

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/models/component"
@@ -92,7 +93,7 @@ func OnlyUpscaler(name string) *Source {
 // the network in component.Upscalers, and of SeedVR2 the autoencoder in component.Autoencoders and the prompt in PromptFolder.
 func FindUpscaler(name string) (*Source, error) {
 	published := PublishedUpscaler(name)
-	_, missing := os.Stat(ExpandHome(name))
+	_, missing := os.Stat(disk.ExpandHome(name))
 	if published != nil && missing != nil {
 		s, err := locate(published.Address())
 		if errors.Is(err, errs.ErrNotFound) {
@@ -156,15 +157,9 @@ func (s *Source) upscaler() (err error) {
 	if err != nil || index.Exists(s.FS) && s.Folder != "" {
 		return fmt.Errorf("%s: expected %s in a single safetensors file", checkpoint.FullName(s.FS, ""), what)
 	}
-	var config struct {
-		Class string `json:"_class_name"`
-	}
-	o, ok := s.FS.(*overlay)
-	if err := checkpoint.ReadJSON(s.FS, path.Join(component.Upscalers, component.ConfigFile), &config); err != nil || !ok {
-		return err
-	}
-	if config.Class == component.NaDiT.Name {
+	class, err := component.ClassName(s.FS, component.Upscalers)
+	if o, ok := s.FS.(*overlay); ok && err == nil && class == component.NaDiT.Name {
 		return s.completeSeedVR2(o)
 	}
-	return nil
+	return err
 }

@@ -259,21 +259,26 @@ func (f *Folder) ConfigAt(name string, c Config) error {
 	return nil
 }
 
-// classIn returns the class with a role that the config in a folder names.
-func (f *Folder) classIn(dir string, role Role) (*Class, error) {
+// ClassName returns the name of the class in the config of a folder, "" without one.
+func ClassName(fsys fs.FS, dir string) (string, error) {
 	var config struct {
 		Class         string   `json:"_class_name"`
 		Architectures []string `json:"architectures"` // as transformers writes it
 	}
-	file := path.Join(dir, ConfigFile)
-	if err := checkpoint.ReadJSON(f.FS, file, &config); err != nil {
+	err := checkpoint.ReadJSON(fsys, path.Join(dir, ConfigFile), &config)
+	return cmp.Or(append([]string{config.Class}, config.Architectures...)...), err
+}
+
+// classIn returns the class with a role that the config in a folder names.
+func (f *Folder) classIn(dir string, role Role) (*Class, error) {
+	name, err := ClassName(f.FS, dir)
+	if err != nil {
 		return nil, err
 	}
-	name := cmp.Or(append([]string{config.Class}, config.Architectures...)...)
 	class := Find(name)
 	if class == nil || class.Role != role {
-		return nil, fmt.Errorf("%w: %s: class %q: expected one of %s", errs.ErrUnsupported, checkpoint.FullName(f.FS, file), name,
-			strings.Join(Names(role), ", "))
+		return nil, fmt.Errorf("%w: %s: class %q: expected one of %s", errs.ErrUnsupported,
+			checkpoint.FullName(f.FS, path.Join(dir, ConfigFile)), name, strings.Join(Names(role), ", "))
 	}
 	return class, nil
 }

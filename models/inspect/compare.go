@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/models/component"
 )
 
@@ -89,23 +88,13 @@ func pairUp(a, b *Weights) (pairs []*componentPair, err error) {
 func (c *ComponentComparison) compare(
 	ctx context.Context, a, b *ComponentWeights, progress func(component string, done, total int64),
 ) error {
-	readA, err := checkpoint.OpenReader(a.ck)
-	if err != nil {
-		return err
-	}
-	defer readA.Close()
-	readB, err := checkpoint.OpenReader(b.ck)
-	if err != nil {
-		return err
-	}
-	defer readB.Close()
 	shared := c.match(a, b)
 	var read []*TensorWeights
 	for _, p := range shared {
 		read = append(read, p.a.TensorWeights)
 	}
 	done := progressCounter(c.Name, read, progress)
-	return forEach(ctx, shared, func(ctx context.Context, p *pair) error { return p.compare(ctx, readA, readB, done) })
+	return forEach(ctx, shared, func(ctx context.Context, p *pair) error { return p.compare(ctx, a.ck, b.ck, done) })
 }
 
 // match pairs the tensors of both models and returns the pairs whose elements can be

@@ -89,18 +89,18 @@ func (m *matrix) rowwise() bool {
 
 // values yields the elements, step at a time, which must be whole rows if the matrix is
 // rowwise. They are valid until the next iteration.
-func (m *matrix) values(ctx context.Context, r *checkpoint.Reader, step int) iter.Seq2[[]float64, error] {
+func (m *matrix) values(ctx context.Context, ck *checkpoint.Checkpoint, step int) iter.Seq2[[]float64, error] {
 	if m.scales != nil {
-		return m.rows(ctx, r, step/m.shape[1])
+		return m.rows(ctx, ck, step/m.shape[1])
 	}
-	return r.Values(ctx, m.Tensor, step)
+	return ck.Values(ctx, m.Tensor, step)
 }
 
 // rows yields the elements of a quantized matrix, a number of rows at a time.
-func (m *matrix) rows(ctx context.Context, r *checkpoint.Reader, rows int) iter.Seq2[[]float64, error] {
+func (m *matrix) rows(ctx context.Context, ck *checkpoint.Checkpoint, rows int) iter.Seq2[[]float64, error] {
 	return func(yield func([]float64, error) bool) {
 		next := func(t *checkpoint.Tensor) (func() (*checkpoint.Array, error, bool), func()) {
-			return iter.Pull2(r.Parts(ctx, *t, rows*t.Shape[1]))
+			return iter.Pull2(ck.Parts(ctx, *t, rows*t.Shape[1]))
 		}
 		scales, stopScales := next(m.scales)
 		defer stopScales()
@@ -110,7 +110,7 @@ func (m *matrix) rows(ctx context.Context, r *checkpoint.Reader, rows int) iter.
 			biases, stop = next(m.biases)
 			defer stop()
 		}
-		for packed, err := range r.Parts(ctx, m.Tensor, rows*m.Shape[1]) {
+		for packed, err := range ck.Parts(ctx, m.Tensor, rows*m.Shape[1]) {
 			s, errS, _ := scales()
 			b, errB, _ := biases()
 			for _, err := range []error{err, errS, errB} {

@@ -75,17 +75,17 @@ func newPair(a, b *matrix, columns int) *pair {
 
 // compare reads both tensors in parallel and compares their elements. It calls done
 // with the number of bytes of a that were read.
-func (p *pair) compare(ctx context.Context, readA, readB *checkpoint.Reader, done func(int64)) error {
+func (p *pair) compare(ctx context.Context, inA, inB *checkpoint.Checkpoint, done func(int64)) error {
 	step := checkpoint.PartLen
 	if p.a.rowwise() || p.b.rowwise() {
-		row := checkpoint.Tensor{Shape: p.Shape[1:]}.Len()
+		row := checkpoint.Len(p.Shape[1:])
 		step = max(1, checkpoint.PartLen/max(1, row)) * row
 	}
-	next, stop := iter.Pull2(p.b.values(ctx, readB, step))
+	next, stop := iter.Pull2(p.b.values(ctx, inB, step))
 	defer stop()
 	var all distance
-	elements := checkpoint.Tensor{Shape: p.Shape}.Len()
-	for a, err := range p.a.values(ctx, readA, step) {
+	elements := checkpoint.Len(p.Shape)
+	for a, err := range p.a.values(ctx, inA, step) {
 		if err != nil {
 			return err
 		}

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
@@ -63,15 +61,12 @@ func expect(fsys fs.FS, x index.Index) []expectation {
 // expectLone declares a component without a model_index.json. Only autoencoders and upscalers can be
 // declared by their config alone.
 func expectLone(fsys fs.FS, dir string) expectation {
-	var config struct {
-		Class string `json:"_class_name"`
-	}
-	err := checkpoint.ReadJSON(fsys, path.Join(dir, component.ConfigFile), &config)
-	if class := component.Find(config.Class); err == nil && class != nil && class.Role == component.Upscaler {
+	name, err := component.ClassName(fsys, dir)
+	if class := component.Find(name); err == nil && class != nil && class.Role == component.Upscaler {
 		_, c, err := component.DeclareUpscaler(&component.Folder{FS: fsys, Points: &hooks.Points{}}, dir)
 		return expected(dir, c, err)
 	}
-	if err != nil || !isAutoencoder(config.Class) {
+	if err != nil || !isAutoencoder(name) {
 		return unknown(dir, errors.New("the component is unknown without a model_index.json"))
 	}
 	return expectAutoencoder(fsys, dir)

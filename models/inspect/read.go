@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
@@ -20,16 +19,11 @@ func (w *Weights) Read(ctx context.Context, progress func(component string, done
 		if c.ck == nil {
 			continue
 		}
-		r, err := checkpoint.OpenReader(c.ck)
-		if err != nil {
-			return err
-		}
 		done := progressCounter(c.Name, c.Tensors, progress)
-		err = forEach(ctx, c.Tensors, func(ctx context.Context, t *TensorWeights) (err error) {
-			t.Stats, err = r.Stats(ctx, t.Tensor, done)
+		err := forEach(ctx, c.Tensors, func(ctx context.Context, t *TensorWeights) (err error) {
+			t.Stats, err = c.ck.Stats(ctx, t.Tensor, done)
 			return err
 		})
-		r.Close()
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,6 @@ type file struct {
 	weights  *checkpoint.Checkpoint // the file, with the formats of quantized weights
 	strength float64                // Spec.Scale
 	configs  map[string]*config     // by component, "" for all components
-	reader   *checkpoint.Reader
 }
 
 // peftName is the name of an adapter that PEFT saves next to its config.
@@ -69,13 +68,10 @@ func safetensors(fsys fs.FS) (names []string, err error) {
 	return names, err
 }
 
-// prepare opens the file for reading and reads the configs of its adapters.
+// prepare reads the formats of the file's weights and the configs of its adapters.
 func (f *file) prepare(folder checkpoint.Folder, name string) error {
 	var err error
 	if f.weights, err = checkpoint.NewCheckpoint(f.File); err != nil {
-		return err
-	}
-	if f.reader, err = checkpoint.OpenReader(f.weights); err != nil {
 		return err
 	}
 	if text := f.Header.Metadata[metadataKey]; text != "" {
@@ -102,14 +98,6 @@ func (f *file) config(component string) *config {
 		return c
 	}
 	return f.configs[""]
-}
-
-// Close closes the file.
-func (f *file) Close() error {
-	if f.reader != nil {
-		f.reader.Close()
-	}
-	return f.File.Close()
 }
 
 // A tensor is a tensor of a file. Trailing axes of 1 after the second axis, which 1x1
@@ -148,7 +136,7 @@ func (t *tensor) errorf(format string, args ...any) error {
 
 // read reads the tensor, or another one that belongs to it.
 func (t *tensor) read(of checkpoint.Tensor) ([]byte, error) {
-	data, err := t.file.reader.Bytes(of)
+	data, err := t.file.weights.Bytes(of)
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, t.errorf("the file was truncated while it was in use")

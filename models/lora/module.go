@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -50,10 +51,7 @@ func (m *module) rank() (n int) {
 // updates returns the updates of the module's parameters.
 func (m *module) updates() ([]*update, error) {
 	m.pieces = m.component.pieces(m.name, ".weight")
-	m.rows, m.cols = m.pieces[len(m.pieces)-1].to, 1
-	for _, d := range m.pieces[0].Stored()[1:] {
-		m.cols *= d
-	}
+	m.rows, m.cols = m.pieces[len(m.pieces)-1].to, checkpoint.Len(m.pieces[0].Stored()[1:])
 	for _, p := range slices.Sorted(maps.Keys(m.parts)) {
 		if p != partAlpha {
 			if err := m.parts[p].check(); err != nil {

@@ -182,12 +182,9 @@ func newSearch(q Question) *search {
 
 // say adds a hint, once for each key.
 func (s *search) say(key, format string, args ...any) {
-	for _, h := range s.hints {
-		if h.Key == key {
-			return
-		}
+	if !slices.ContainsFunc(s.hints, func(h Hint) bool { return h.Key == key }) {
+		s.hints = append(s.hints, Hint{key, fmt.Sprintf(format, args...), s.share})
 	}
-	s.hints = append(s.hints, Hint{key, fmt.Sprintf(format, args...), s.share})
 }
 
 // fits reports whether a mistake explains ours: what it makes of the reference's tensors is at

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -41,7 +42,7 @@ func (s *search) order() {
 // compares a part of them, which of returns: the one that is searched.
 func (s *search) exchanged(q Question, of func(*mlx.Array) *mlx.Array) bool {
 	shape := q.Reference.Shape()
-	for g := range groups(len(shape)) {
+	for _, g := range groups(len(shape)) {
 		exchange := func(x *mlx.Array) tensor {
 			return hostTensor("", of(x.Reshape(grouped(shape, g)...).Transpose(0, 2, 1, 3).Reshape(shape...)))
 		}
@@ -64,29 +65,22 @@ func grouped(shape []int, g [3]int) []int {
 	sizes := make([]int, 0, 4)
 	from := 0
 	for _, to := range []int{g[0], g[1], g[2], len(shape)} {
-		product := 1
-		for _, d := range shape[from:to] {
-			product *= d
-		}
-		sizes = append(sizes, product)
+		sizes = append(sizes, checkpoint.Len(shape[from:to]))
 		from = to
 	}
 	return sizes
 }
 
-// groups yields the neighbouring groups of n axes, i to j-1 and j to k-1.
-func groups(n int) func(yield func(group [3]int) bool) {
-	return func(yield func([3]int) bool) {
-		for i := range n {
-			for j := i + 1; j < n; j++ {
-				for k := j + 1; k <= n; k++ {
-					if !yield([3]int{i, j, k}) {
-						return
-					}
-				}
+// groups lists the neighbouring groups of n axes, i to j-1 and j to k-1.
+func groups(n int) (all [][3]int) {
+	for i := range n {
+		for j := i + 1; j < n; j++ {
+			for k := j + 1; k <= n; k++ {
+				all = append(all, [3]int{i, j, k})
 			}
 		}
 	}
+	return all
 }
 
 // windowOrder looks for rows of the vision encoder that come in another order: that of windows

@@ -95,12 +95,7 @@ func (q Question) wrongAlong(axis int) []float64 {
 	shape := q.Ours.Shape()
 	outer, inner := tensor{shape: shape}.around(axis)
 	e := q.Ours.AsType(mlx.Float32).Sub(q.Reference.AsType(mlx.Float32)).Square()
-	sums := e.Reshape(outer, shape[axis], inner).Sum(2).Reshape(outer, shape[axis]).Sum(0).Floats()
-	out := make([]float64, len(sums))
-	for i, v := range sums {
-		out[i] = float64(v)
-	}
-	return out
+	return hostTensor("", e.Reshape(outer, shape[axis], inner).Sum(2).Reshape(outer, shape[axis]).Sum(0)).v
 }
 
 // partAxis returns the axis along which a large tensor is cut: heads of q, k and v, tokens of other

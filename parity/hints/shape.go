@@ -3,6 +3,8 @@ package hints
 import (
 	"fmt"
 	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // Shapes guesses why two shapes differ; "" is no guess.
@@ -10,13 +12,7 @@ func Shapes(ours, reference []int) string {
 	g, w := ours, reference
 	without := func(s []int) []int { return slices.DeleteFunc(slices.Clone(s), func(d int) bool { return d == 1 }) }
 	sorted := func(s []int) []int { return slices.Sorted(slices.Values(s)) }
-	size := func(s []int) int {
-		n := 1
-		for _, d := range s {
-			n *= d
-		}
-		return n
-	}
+	size := checkpoint.Len
 	switch {
 	case slices.Equal(without(g), without(w)):
 		return "the same except for axes of length 1, such as a batch axis"

@@ -29,16 +29,7 @@ func (t tensor) last() int { return t.shape[len(t.shape)-1] }
 
 // around returns the number of indices before and after an axis.
 func (t tensor) around(axis int) (outer, inner int) {
-	outer, inner = 1, 1
-	for i, n := range t.shape {
-		switch {
-		case i < axis:
-			outer *= n
-		case i > axis:
-			inner *= n
-		}
-	}
-	return outer, inner
+	return checkpoint.Len(t.shape[:axis]), checkpoint.Len(t.shape[axis+1:])
 }
 
 // apply returns f of every value.
@@ -115,29 +106,21 @@ func (t tensor) reshape(shape ...int) tensor { return tensor{t.name, shape, t.v}
 
 // permute returns a copy with the axes in another order.
 func (t tensor) permute(axes ...int) tensor {
-	n := len(t.shape)
-	strides, stride := make([]int, n), 1
-	for i := n - 1; i >= 0; i-- {
-		strides[i] = stride
-		stride *= t.shape[i]
-	}
-	out := tensor{t.name, make([]int, n), make([]float64, 0, len(t.v))}
-	for i, a := range axes {
-		out.shape[i] = t.shape[a]
-	}
-	index := make([]int, n)
-	for range t.v {
-		at := 0
-		for i, a := range axes {
-			at += index[i] * strides[a]
+	out := tensor{t.name, nil, make([]float64, 0, len(t.v))}
+	var visit func(axes []int, at int)
+	visit = func(axes []int, at int) {
+		if len(axes) == 0 {
+			out.v = append(out.v, t.v[at])
+			return
 		}
-		out.v = append(out.v, t.v[at])
-		for i := n - 1; i >= 0; i-- {
-			if index[i]++; index[i] < out.shape[i] {
-				break
-			}
-			index[i] = 0
+		_, stride := t.around(axes[0])
+		for i := range t.shape[axes[0]] {
+			visit(axes[1:], at+i*stride)
 		}
+	}
+	visit(axes, 0)
+	for _, a := range axes {
+		out.shape = append(out.shape, t.shape[a])
 	}
 	return out
 }

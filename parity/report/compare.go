@@ -95,14 +95,11 @@ func Compare[T float32 | float64](got, want []T) Difference {
 	return d
 }
 
-// channels measures the L2 error of each index of an axis.
-func (d *Difference) channels(got, want []float32, shape []int, axis int) {
-	n, inner := shape[axis], 1
+// worstChannel returns the largest L2 error of an index of an axis, and that index.
+func worstChannel[T float32 | float64](got, want []T, shape []int, axis int) (worst Number, at int) {
+	n, inner := shape[axis], checkpoint.Len(shape[axis+1:])
 	if len(want) < 16*n {
-		return // few values may cancel, which makes a large relative error
-	}
-	for _, s := range shape[axis+1:] {
-		inner *= s
+		return 0, 0 // few values may cancel, which makes a large relative error
 	}
 	errors, norms := make([]float64, n), make([]float64, n)
 	for i, w := range want {
@@ -114,10 +111,11 @@ func (d *Difference) channels(got, want []float32, shape []int, axis int) {
 	sorted := slices.Sorted(slices.Values(norms))
 	floor := sorted[n/2]
 	for c, e := range errors {
-		if l2 := Ratio(math.Sqrt(e), math.Sqrt(max(norms[c], floor))); l2 > d.Channel {
-			d.Channel, d.ChannelAt = l2, c
+		if l2 := Ratio(math.Sqrt(e), math.Sqrt(max(norms[c], floor))); l2 > worst {
+			worst, at = l2, c
 		}
 	}
+	return worst, at
 }
 
 // beyond counts the values that numpy's allclose rejects.

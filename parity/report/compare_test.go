@@ -26,7 +26,7 @@ func TestChannels(t *testing.T) {
 	if !d.Within(Float32) {
 		t.Errorf("%v: expected that the whole hides it", d)
 	}
-	d.channels(got, want, []int{64, 3}, 1)
+	d.Channel, d.ChannelAt = worstChannel(got, want, []int{64, 3}, 1)
 	if d.ChannelAt != 2 || math.Abs(float64(d.Channel)-0.01) > 1e-4 ||
 		d.Within(DefaultTable().For(mlx.BackendCPU, "float32", "step", Isolated, "x")) {
 		t.Errorf("channel %d is off by %v", d.ChannelAt, d.Channel)

@@ -6,14 +6,13 @@ import (
 	"encoding/base64"
 	"fmt"
 	"html/template"
-	"image"
-	"image/color"
 	"image/png"
 	"io"
 	"math"
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
@@ -53,31 +52,25 @@ func (r *Report) images() ([]pageImage, error) {
 	if len(r.ours) == 0 || len(r.ours) != len(r.reference) {
 		return nil, nil
 	}
-	most := 0
 	difference := make([]uint8, len(r.ours))
 	for i, v := range r.ours {
-		d := int(v) - int(r.reference[i])
-		most = max(most, d, -d)
+		difference[i] = max(v, r.reference[i]) - min(v, r.reference[i])
 	}
+	most := slices.Max(difference)
 	factor := 255 / max(1, most)
-	for i, v := range r.ours {
-		d := int(v) - int(r.reference[i])
-		difference[i] = uint8(max(d, -d) * factor)
+	for i := range difference {
+		difference[i] *= factor
 	}
 	var out []pageImage
 	for _, p := range []struct {
-		title  string
-		pixels []uint8
+		title string
+		rgb   []uint8
 	}{
 		{"reference", r.reference}, {"ours", r.ours},
 		{fmt.Sprintf("difference, times %d (at most %d of 255)", factor, most), difference},
 	} {
-		img := image.NewRGBA(image.Rect(0, 0, r.Width, r.Height))
-		for i := range r.Width * r.Height {
-			img.SetRGBA(i%r.Width, i/r.Width, color.RGBA{p.pixels[3*i], p.pixels[3*i+1], p.pixels[3*i+2], 255})
-		}
 		var b bytes.Buffer
-		if err := png.Encode(&b, img); err != nil {
+		if err := png.Encode(&b, pixels.FromRGB(p.rgb, r.Height, r.Width)); err != nil {
 			return nil, fmt.Errorf("report: %w", err)
 		}
 		url := "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // Print writes the report as text: a table with a line for each stage, backwards from pixels,
@@ -104,13 +106,9 @@ func (v *Verdict) Print(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, ErrorText(c.L2), word)
 	}
-	if n := len(v.Behind); n > 0 {
-		more := ""
-		if n > 1 {
-			more = fmt.Sprintf(" and %d more", n-1)
-		}
-		fmt.Fprintf(b, "  not known: whether %s%s inside it would be right, with right inputs; mend the first and run again\n",
-			v.Behind[0], more)
+	if len(v.Behind) > 0 {
+		fmt.Fprintf(b, "  not known: whether %s inside it would be right, with right inputs; mend the first and run again\n",
+			quote.List(v.Behind, 1))
 	}
 	if len(v.Ask) > 0 {
 		have := "no modules"

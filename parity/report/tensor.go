@@ -165,10 +165,10 @@ func (r *Reading) l2() Number {
 }
 
 // newReading compares a tensor's values and judges them. Samples of a tensor have a nil shape.
-func newReading(name string, got, want []float32, shape []int, tolerance Tolerance) *Reading {
+func newReading[T float32 | float64](name string, got, want []T, shape []int, tolerance Tolerance) *Reading {
 	d := &Reading{Difference: Compare(got, want), Tolerance: tolerance}
 	if axis := channelAxis(name, shape); axis >= 0 && len(want) > 0 {
-		d.channels(got, want, shape, axis)
+		d.Channel, d.ChannelAt = worstChannel(got, want, shape, axis)
 	}
 	d.ATol, d.RTol = tolerance.ATol, tolerance.RTol
 	d.Over = beyond(got, want, d.ATol, d.RTol)
@@ -182,7 +182,7 @@ func newReading(name string, got, want []float32, shape []int, tolerance Toleran
 
 // offByOne reports whether no pixel value differs by more than 1, and no more than a part of
 // them at all. Two may differ in any image, however small.
-func offByOne(got, want []float32, part Number) bool {
+func offByOne[T float32 | float64](got, want []T, part Number) bool {
 	off := 0
 	for i, w := range want {
 		switch e := math.Abs(float64(got[i]) - float64(w)); {
@@ -195,14 +195,14 @@ func offByOne(got, want []float32, part Number) bool {
 	return Number(off) <= max(2, part*Number(len(want)))
 }
 
-// pixels matches the names of 8-bit images.
-var pixels = regexp.MustCompile(`^image(\.in|\.condition|\.pasted)?(#\d+)?$`)
+// eightBits matches the names of 8-bit images.
+var eightBits = regexp.MustCompile(`^image(\.in|\.condition|\.pasted)?(#\d+)?$`)
 
 // channelAxis returns the axis of features: after the batch in images, the last one of tokens;
 // -1 if there is no such axis.
 func channelAxis(name string, shape []int) int {
 	switch {
-	case len(shape) < 2 || pixels.MatchString(name) || strings.Contains(name, ".input_ids"):
+	case len(shape) < 2 || eightBits.MatchString(name) || strings.Contains(name, ".input_ids"):
 		return -1
 	case len(shape) == 4 && !strings.HasPrefix(name, "t"), len(shape) == 3 && strings.Contains(name, "group_norm"), len(shape) == 5:
 		return 1

@@ -47,10 +47,8 @@ type Run struct {
 	hits     map[string]int // how often each name was saved
 	size     int64          // of the tree, in bytes
 	saved    int
-	recorded int      // lines of StatsFile
-	trace    *os.File // traces/taps.jsonl
-	stats    *os.File // StatsFile
-	output   *os.File // OutputFile
+	recorded int                 // lines of StatsFile
+	files    map[string]*os.File // that grow: TraceFile, StatsFile and OutputFile
 	unlock   func()
 
 	checkpoints int // files
@@ -66,18 +64,32 @@ func (r *Run) Recorded() int { return r.recorded }
 const OutputFile = "output.log"
 
 // Write appends to [OutputFile].
-func (r *Run) Write(text []byte) (n int, err error) {
+func (r *Run) Write(text []byte) (n int, err error) { return r.append(OutputFile, text) }
+
+// append appends to a file of the run, which the first text creates.
+func (r *Run) append(name string, text []byte) (n int, err error) {
 	if err := r.Tree.room(r.size, int64(len(text))); err != nil {
 		return 0, err
 	}
-	if r.output == nil {
-		if r.output, err = os.Create(filepath.Join(r.Dir, OutputFile)); err != nil {
+	if r.files[name] == nil {
+		f, err := os.Create(filepath.Join(r.Dir, filepath.FromSlash(name)))
+		if err != nil {
 			return 0, err
 		}
+		r.files[name] = f
 	}
-	n, err = r.output.Write(text)
+	n, err = r.files[name].Write(text)
 	r.size += int64(n)
 	return n, err
+}
+
+// appendJSON appends a line of JSON to a file of the run.
+func (r *Run) appendJSON(name string, v any) error {
+	text, err := json.Marshal(v)
+	if err == nil {
+		_, err = r.append(name, append(text, '\n'))
+	}
+	return err
 }
 
 // Describe adds to the run's settings.json. The names are those of the reference's dumps: model,
@@ -107,12 +119,10 @@ func (r *Run) Interrupt() error { return r.end(map[string]any{"interrupted": tru
 func (r *Run) end(settings map[string]any) error {
 	maps.Copy(settings, map[string]any{"tensors": r.saved, "stats": r.recorded, "checkpoints": r.checkpoints})
 	err := r.Describe(settings)
-	for _, f := range []**os.File{&r.trace, &r.stats, &r.output} {
-		if *f != nil {
-			err = errors.Join(err, (*f).Close())
-			*f = nil
-		}
+	for _, f := range r.files {
+		err = errors.Join(err, f.Close())
 	}
+	clear(r.files)
 	r.unlock()
 	return err
 }
@@ -234,7 +244,7 @@ func fileName(name string) string {
 
 // Trace appends a tensor that passed, saved or not, to traces/taps.jsonl.
 func (r *Run) Trace(name, point string, shape []int, dtype string) error {
-	return r.append(&r.trace, TraceFile, struct {
+	return r.appendJSON(TraceFile, struct {
 		Name  string `json:"name"`
 		Point string `json:"point"`
 		Shape []int  `json:"shape"`

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/filelock"
 	"github.com/gomflux/gomflux/internal/oserr"
 )
@@ -154,7 +155,7 @@ func (r *RunInfo) describe() {
 	r.Stats = len(records)
 	files, _ := fs.Glob(os.DirFS(r.Dir), "checkpoints/*.json")
 	r.Checkpoints = len(files)
-	if r.Bytes, err = folderSize(r.Dir); err != nil {
+	if r.Bytes, err = disk.Size(r.Dir); err != nil {
 		errs = append(errs, err)
 	}
 	r.Problem = damaged(errs)

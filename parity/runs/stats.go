@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/gomflux/gomflux/internal/oserr"
@@ -94,29 +92,9 @@ func (r *Run) Stat(rec Record) error {
 	key := "stats " + rec.Name // different from saved tensors' names
 	r.hits[key]++
 	rec.HitCount = r.hits[key]
-	if err := r.append(&r.stats, StatsFile, rec); err != nil {
+	if err := r.appendJSON(StatsFile, rec); err != nil {
 		return fmt.Errorf("statistics of %s: %w", rec.Name, err)
 	}
 	r.recorded++
 	return nil
-}
-
-// append writes a JSON line to a file of the run, which the first line creates.
-func (r *Run) append(f **os.File, name string, v any) error {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	text = append(text, '\n')
-	if err := r.Tree.room(r.size, int64(len(text))); err != nil {
-		return err
-	}
-	if *f == nil {
-		if *f, err = os.Create(filepath.Join(r.Dir, filepath.FromSlash(name))); err != nil {
-			return err
-		}
-	}
-	n, err := (*f).Write(text)
-	r.size += int64(n)
-	return err
 }

@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/filelock"
 	"github.com/gomflux/gomflux/internal/units"
 )
@@ -96,30 +97,7 @@ func (t *Tree) Latest(side string) string { return filepath.Join(t.latest(), sid
 func (t *Tree) Busy(side string) bool { return filelock.Held(t.lock(side)) }
 
 // Size returns the size of the tree in bytes.
-func (t *Tree) Size() (int64, error) { return folderSize(t.Root) }
-
-func folderSize(dir string) (size int64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // moved or removed in the meantime, or never there
-			return nil
-		}
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		info, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err == nil {
-			size += info.Size()
-		}
-		return err
-	})
-	if err != nil {
-		return size, fmt.Errorf("size of %s: %w", dir, err)
-	}
-	return size, nil
-}
+func (t *Tree) Size() (int64, error) { return disk.Size(t.Root) }
 
 // ErrFull is wrapped by errors about a tree that has reached its limit.
 var ErrFull = errors.New("the folder of runs is full")
@@ -149,7 +127,7 @@ func (t *Tree) Archived() (earlier []RunInfo, err error) {
 		if r.Latest || r.State == Running {
 			continue
 		}
-		if r.Bytes, err = folderSize(r.Dir); err != nil {
+		if r.Bytes, err = disk.Size(r.Dir); err != nil {
 			return nil, err
 		}
 		earlier = append(earlier, r)
@@ -215,7 +193,7 @@ func (t *Tree) Start(side string) (*Run, error) {
 	if err := t.ignore(); err != nil {
 		return nil, fmt.Errorf("folder of runs: %w", err)
 	}
-	r := &Run{Tree: t, Side: side, Began: time.Now(), size: size, hits: map[string]int{}}
+	r := &Run{Tree: t, Side: side, Began: time.Now(), size: size, hits: map[string]int{}, files: map[string]*os.File{}}
 	if err := r.begin(); err != nil {
 		return nil, fmt.Errorf("folder of runs: %w", err)
 	}

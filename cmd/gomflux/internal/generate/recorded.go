@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
@@ -167,7 +168,7 @@ func (g *generation) useRecordedMask(s *picture.Settings) {
 	}
 	if s.Mask != nil && s.Mask.Path != "" && !o.mask.Given() {
 		g.recordedMask = s.Mask
-		path := catalog.ExpandHome(s.Mask.Path)
+		path := disk.ExpandHome(s.Mask.Path)
 		o.mask.Value = &path
 	}
 	if e := s.Expand; len(e) == 4 && !o.expand.Given() && !o.canvas.Given() {
@@ -205,7 +206,7 @@ func (g *generation) useImages(s *picture.Settings) error {
 	}
 	g.recordedFrom = recorded
 	for _, source := range recorded {
-		o.images = append(o.images, catalog.ExpandHome(source.Path))
+		o.images = append(o.images, disk.ExpandHome(source.Path))
 	}
 	return nil
 }

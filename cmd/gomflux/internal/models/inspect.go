@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/inspect"
@@ -224,7 +225,7 @@ func openModelWeights(name, base string) (*openWeights, error) {
 		w, err := inspect.OpenWeights(source.FS)
 		return &openWeights{w, source.Name, source.Folder}, err
 	}
-	file := catalog.ExpandHome(name)
+	file := disk.ExpandHome(name)
 	if info, err := os.Stat(file); err == nil && base == "" && info.Mode().IsRegular() {
 		w, err := inspect.OpenWeightsFile(file)
 		return &openWeights{w, name, file}, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/parity/report"
 )
@@ -167,10 +168,5 @@ func printRound(w io.Writer, n int, r report.Round) {
 		fmt.Fprintln(w)
 		return
 	}
-	const most = 3
-	some := strings.Join(r.Asked[:min(most, len(r.Asked))], ", ")
-	if n := len(r.Asked) - most; n > 0 {
-		some += fmt.Sprintf(" and %d more", n)
-	}
-	fmt.Fprintf(w, "  asking the reference for %s\n", some)
+	fmt.Fprintf(w, "  asking the reference for %s\n", quote.List(r.Asked, 3))
 }

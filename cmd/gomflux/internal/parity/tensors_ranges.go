@@ -167,7 +167,7 @@ func (l rangeList) Text(p *ui.Page) {
 	}
 	t.Row("NAME", "CLASS", "DTYPE", "SHAPE", "MIN", "MAX", "MEAN", "STD", "")
 	for _, r := range l.Tensors {
-		mark := notFinite(r.Stats)
+		mark := r.Stats.NotFinite("")
 		if r.Name == l.FirstNotFinite {
 			mark += " <- first"
 		}
@@ -180,7 +180,7 @@ func (l rangeList) Text(p *ui.Page) {
 		}
 		row(r.Name, r, strings.TrimSpace(mark))
 		if both {
-			row("  against", o, notFinite(o.Stats))
+			row("  against", o, o.Stats.NotFinite(""))
 		}
 	}
 	p.Table(t)
@@ -204,17 +204,4 @@ func rangeCells(s checkpoint.Stats) (cells []string) {
 		cells = append(cells, fmt.Sprintf("%.5g", float64(v)))
 	}
 	return cells
-}
-
-// notFinite returns the numbers of values that are not finite, "" if all are.
-func notFinite(s checkpoint.Stats) string {
-	switch {
-	case s.NaN > 0 && s.Inf > 0:
-		return fmt.Sprintf("%d NaN, %d infinite", s.NaN, s.Inf)
-	case s.NaN > 0:
-		return fmt.Sprintf("%d NaN", s.NaN)
-	case s.Inf > 0:
-		return fmt.Sprintf("%d infinite", s.Inf)
-	}
-	return ""
 }
