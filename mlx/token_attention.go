@@ -12,7 +12,7 @@ const TailTokens = 64
 type TokenCache struct {
 	Keys, Values *Array // [B, H, capacity, D]
 	Tail         *Array // [2, B, H, TailTokens, D], the keys and values of the last tokens
-	Position     *Array // int32 [8]: the numbers of tokens in Keys and in Tail, and zeros
+	Position     *Array // int32 [1, 8]: the numbers of tokens in Keys and in Tail, and zeros
 }
 
 // NewTail returns an empty tail for keys.
@@ -20,9 +20,14 @@ func NewTail(keys *Array) *Array {
 	return Zeros(keys.Dtype(), 2, keys.Dim(0), keys.Dim(1), TailTokens, keys.Dim(3))
 }
 
-// NewPosition returns the position of a cache. Metal gets arrays of fewer than 8 elements elsewhere.
-func NewPosition(before, recent int) *Array {
-	return FromInt32([]int32{int32(before), int32(recent), 0, 0, 0, 0, 0, 0})
+// NewPositions returns the positions [TailTokens, 8] of all tokens of a tail that begins after a number of them. Metal
+// gets arrays of fewer than 8 elements elsewhere.
+func NewPositions(before int) *Array {
+	all := make([]int32, 8*TailTokens)
+	for recent := range TailTokens {
+		all[8*recent], all[8*recent+1] = int32(before), int32(recent)
+	}
+	return FromInt32(all, TailTokens, 8)
 }
 
 // Attend returns the attention [B, n·H, 1, D] of the queries of a new token to all keys and its own, and the tail
@@ -99,7 +104,8 @@ func (c TokenCache) launch(t tokenLaunch) []*Array {
 func (c TokenCache) graph(q, k, v *Array, scale float32) (y, tail *Array) {
 	capacity := c.Keys.Dim(2)
 	index := func(n int) *Array { return Arange(0, float64(n), 1, Int32) }
-	before, recent := c.Position.Slice(0, 0, 1), c.Position.Slice(0, 1, 2)
+	position := c.Position.Reshape(-1)
+	before, recent := position.Slice(0, 0, 1), position.Slice(0, 1, 2)
 	added := Concat(0, k.ExpandDims(0), v.ExpandDims(0))
 	tail = Where(index(TailTokens).Equal(recent).Reshape(TailTokens, 1), added, c.Tail)
 	seen := Concat(0, index(capacity).Less(before), recent.GreaterEqual(index(TailTokens)))

@@ -151,6 +151,7 @@ type Cache struct {
 	mode   mlx.CompileMode
 	step   *step // nil before the first one
 	recent int   // of the tokens, those whose keys and values are in the tails
+	table  *tailTable
 }
 
 // A layerCache has the arrays of a layer: keys and values [B, heads, capacity, D] and the tail of steps (see
@@ -198,6 +199,7 @@ func (c *Cache) Close() {
 	if c.step != nil {
 		c.step.free()
 	}
+	c.setTable(nil)
 	for i := range c.layers {
 		c.layers[i].set(0, nil, nil, nil)
 	}
@@ -252,4 +254,5 @@ func (c *Cache) settle() {
 		l.set(0, c.put(l[0], from, parts[0].Squeeze(0)), c.put(l[1], from, parts[1].Squeeze(0)))
 	}
 	c.recent = 0
+	c.setTable(nil)
 }

@@ -14,13 +14,44 @@ type step struct {
 	free func()
 }
 
+// A tailTable has what steps get of their positions, for all tokens of a tail at once: MLX lets a GPU fetch an array
+// that is new on the host only when a kernel asks for it, which costs as much as ten kernels.
+type tailTable struct {
+	cos, sin *mlx.Array // of the rotary embedding, one row for each token
+	position *mlx.Array // see [mlx.TokenCache]
+}
+
 // steps reports whether a pass can be a step, and prepares it.
 func (m *CausalLM) steps(p *pass, images []VisionInput) bool {
-	if p.cache.mode == 0 || p.tokens > 1 || len(images) > 0 || p.mask != nil || p.cache.tokens == 0 || m.Observed() {
+	c := p.cache
+	if c.mode == 0 || p.tokens > 1 || len(images) > 0 || p.mask != nil || c.tokens == 0 || m.Observed() {
 		return false
 	}
-	m.Model.begin(p)
-	return p.queries == nil
+	if c.recent == mlx.TailTokens {
+		c.settle()
+	}
+	if c.table == nil {
+		ahead := newPass(c, p.batch, mlx.TailTokens, p.dtype)
+		for _, pass := range []*pass{p, ahead} {
+			if m.Model.begin(pass); pass.queries != nil {
+				return false
+			}
+		}
+		c.setTable(&tailTable{ahead.rope.Cos, ahead.rope.Sin, mlx.NewPositions(c.tokens)})
+	}
+	return true
+}
+
+// setTable replaces the table, which is nil if no tail has begun.
+func (c *Cache) setTable(t *tailTable) {
+	if c.table != nil {
+		c.table.cos.Free()
+		c.table.sin.Free()
+		c.table.position.Free()
+	}
+	if c.table = t; t != nil {
+		mlx.Keep(t.cos, t.sin, t.position)
+	}
 }
 
 // states returns which arrays of the layer's cache a step gets, [0, all), and which it changes, [from, all).
@@ -38,10 +69,10 @@ func (m *CausalLM) step(ids *mlx.Array, p *pass) *mlx.Array {
 		run, free := mlx.CompileUntil(c.mode, m.token)
 		c.step = &step{run, free}
 	}
-	if c.recent == mlx.TailTokens {
-		c.settle()
+	in := []*mlx.Array{ids}
+	for _, rows := range []*mlx.Array{c.table.cos, c.table.sin, c.table.position} {
+		in = append(in, rows.Slice(-2, c.recent, c.recent+1))
 	}
-	in := []*mlx.Array{ids, p.rope.Cos, p.rope.Sin, mlx.NewPosition(c.tokens-c.recent, c.recent)}
 	layers := m.Model.decoder().Layers
 	for i, l := range layers {
 		_, all := l.states()

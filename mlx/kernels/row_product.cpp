@@ -1,74 +1,65 @@
-// A warp computes the product of a row x of C elements with a row of the matrix, or if GATED with two, and
-// SwiGLU of both. With NORM x is first divided by the root of its mean square, with MORE its sum with more,
-// which the first block returns as well. Each block does that for itself, while the first elements of the
-// matrix are on their way.
+// A block computes ROWS elements of the product of a row x of C elements with a matrix, or if GATED SwiGLU of as
+// many pairs. Each thread has the same columns of x and of all these rows, and reads them before it uses any. With
+// NORM x is divided by the root of its mean square, with MORE it is its sum with more, which the first block returns
+// as well. The root is the same for all columns, so no element waits for it: it multiplies the products.
 typedef Pack<T, 16 / sizeof(T)> Elements;
-const int V = 16 / sizeof(T), ROWS = GATED ? 2 : 1, AT_ONCE = 4 / ROWS, STEP = 32 * V;
-SHARED(float, partial, 32);
-SHARED(Elements, normed, NORM ? C / V : 1);
-const int lane = tid % 32, mine = block * (threads / 32) + tid / 32;
-const int row = mine < outputs ? mine : outputs - 1; // all threads wait at the barriers
-const GLOBAL T* of[ROWS];
-for (int r = 0; r < ROWS; r++) of[r] = weight + (long(r) * outputs + row) * C;
-Elements next[AT_ONCE][ROWS];
-for (int u = 0; u < AT_ONCE; u++) {
-  const int at = u * STEP + lane * V;
-  for (int r = 0; r < ROWS; r++)
-    if (at < C) next[u][r] = load<V>(of[r] + at);
+const int V = 16 / sizeof(T), N = GATED ? 2 * ROWS : ROWS, PACKS = (C / V + THREADS - 1) / THREADS, WARPS = THREADS / 32;
+SHARED(float, products, WARPS * (N + 1)); // of each warp, and its sum of squares
+Elements w[PACKS][N];
+for (int u = 0; u < PACKS; u++) {
+  const int at = (u * THREADS + tid) * V;
+  const bool whole = (u + 1) * THREADS * V <= C; // known when it is compiled, so that there is no branch
+  for (int r = 0; r < N; r++) {
+    const int wanted = block * ROWS + r % ROWS, row = wanted < outputs ? wanted : outputs - 1;
+    if (whole || at < C) w[u][r] = load<V>(weight + (long(r / ROWS) * outputs + row) * C + at);
+  }
 }
-
-#if NORM
-float squares = 0;
-for (int k = tid; k < C / V; k += threads) {
-  Elements p = load<V>(x + k * V);
+float s[N + 1];
+for (int r = 0; r <= N; r++) s[r] = 0;
+for (int u = 0; u < PACKS; u++) {
+  const int at = (u * THREADS + tid) * V;
+  if ((u + 1) * THREADS * V > C && at >= C) break;
+  Elements p = load<V>(x + at);
 #if MORE
-  const Elements q = load<V>(more + k * V);
-  for (int i = 0; i < V; i++) p.e[i] = T(float(p.e[i]) + float(q.e[i]));
-  if (block == 0) store<V>(sum + k * V, p);
+  const Elements q = load<V>(more + at);
 #endif
-  for (int i = 0; i < V; i++) squares += float(p.e[i]) * float(p.e[i]);
-  normed[k] = p;
+#if NORM
+  const Elements f = load<V>(norm + at);
+#endif
+#if MORE
+  for (int i = 0; i < V; i++) p.e[i] = T(float(p.e[i]) + float(q.e[i]));
+  if (block == 0) store<V>(sum + at, p);
+#endif
+  for (int i = 0; i < V; i++) {
+    float e = float(p.e[i]);
+#if NORM
+    s[N] += e * e;
+    e *= float(f.e[i]);
+#endif
+    for (int r = 0; r < N; r++) s[r] += e * float(w[u][r].e[i]);
+  }
 }
-const float root = RSQRT(block_sum(squares, partial, tid, threads) / C + eps);
-for (int k = tid; k < C / V; k += threads) {
-  Elements p = normed[k];
-  const Elements w = load<V>(norm + k * V);
-  for (int i = 0; i < V; i++) p.e[i] = T(float(p.e[i]) * root * float(w.e[i]));
-  normed[k] = p;
+for (int r = 0; r < N + NORM; r++) {
+  s[r] = warp_sum(s[r]);
+  if (tid % 32 == 0) products[tid / 32 * (N + 1) + r] = s[r];
 }
 BARRIER;
-#endif
-
-float products[ROWS];
-for (int r = 0; r < ROWS; r++) products[r] = 0;
-for (int from = lane * V; from < C; from += AT_ONCE * STEP) {
-  Elements now[AT_ONCE][ROWS];
-  for (int u = 0; u < AT_ONCE; u++) {
-    const int after = from + (AT_ONCE + u) * STEP;
-    for (int r = 0; r < ROWS; r++) {
-      now[u][r] = next[u][r];
-      if (after < C) next[u][r] = load<V>(of[r] + after);
-    }
-  }
-  for (int u = 0; u < AT_ONCE; u++) {
-    const int at = from + u * STEP;
-    if (at >= C) break;
+const int mine = block * ROWS + tid;
+if (tid < ROWS && mine < outputs) {
+  float total = 0, factor = 1;
+  for (int i = 0; i < WARPS; i++) total += products[i * (N + 1) + tid];
 #if NORM
-    const Elements p = normed[at / V];
-#else
-    const Elements p = load<V>(x + at);
+  float squares = 0;
+  for (int i = 0; i < WARPS; i++) squares += products[i * (N + 1) + N];
+  factor = RSQRT(squares / C + eps);
 #endif
-    for (int r = 0; r < ROWS; r++)
-      for (int i = 0; i < V; i++) products[r] += float(p.e[i]) * float(now[u][r].e[i]);
-  }
-}
-for (int r = 0; r < ROWS; r++) products[r] = warp_sum(products[r]);
-if (lane == 0 && mine < outputs) {
 #if GATED
-  y[mine] = T(silu(products[0]) * products[1]);
+  float other = 0;
+  for (int i = 0; i < WARPS; i++) other += products[i * (N + 1) + ROWS + tid];
+  y[mine] = T(silu(total * factor) * (other * factor));
 #elif BIAS
-  y[mine] = T(products[0] + float(bias[mine]));
+  y[mine] = T(total * factor + float(bias[mine]));
 #else
-  y[mine] = T(products[0]);
+  y[mine] = T(total * factor);
 #endif
 }

@@ -105,7 +105,7 @@ var replacements = []replacement{
 	}},
 	{[]string{"token_attention"}, func(d dimensions, tokens int) func() []*mlx.Array {
 		rows := func(n int) *mlx.Array { return normal(d.dtype, 1, 1, d.width/d.headSize, n, d.headSize) }
-		x, cache := rows(1), mlx.TokenCache{Keys: rows(tokens), Values: rows(tokens), Position: mlx.NewPosition(tokens, 0)}
+		x, cache := rows(1), mlx.TokenCache{Keys: rows(tokens), Values: rows(tokens), Position: mlx.NewPositions(tokens).Slice(0, 0, 1)}
 		cache.Tail = mlx.NewTail(x)
 		mlx.Eval(cache.Tail, cache.Position)
 		return func() []*mlx.Array {
