@@ -60,7 +60,7 @@ func openNVRTC() error {
 	return nil
 }
 
-// CUDACompiler names the version of the compiler, "" if there is none.
+// CUDACompiler names the version of the compiler, "" without one.
 func CUDACompiler() string {
 	var major, minor int32
 	if openNVRTC() != nil || nvrtc.Version(&major, &minor) != 0 {
