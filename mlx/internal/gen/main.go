@@ -144,7 +144,7 @@ func usedNames(dir string) ([]string, error) {
 			return true
 		})
 	}
-	for _, own := range []string{"Open", "OpenGlobal", "ABI", "ErrABI", "Callback", "CUDAKernel", "CompileCUDA", "MallocTrim"} {
+	for _, own := range []string{"Open", "OpenGlobal", "ABI", "ErrABI", "Callback", "CUDAKernel", "CompileCUDA", "CUDACompiler", "CUDAModule", "MallocTrim"} {
 		delete(used, own)
 	}
 	return slices.Sorted(maps.Keys(used)), nil
