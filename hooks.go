@@ -3,6 +3,7 @@ package gomflux
 import (
 	"fmt"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
@@ -67,11 +68,7 @@ func array(t Tensor) (*mlx.Array, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := 1
-	for _, d := range t.Shape() {
-		n *= d
-	}
-	elements := t.Float32s()
+	n, elements := checkpoint.Len(t.Shape()), t.Float32s()
 	if n != len(elements) {
 		return nil, fmt.Errorf("tensor of shape %v: expected %d elements, found %d", t.Shape(), n, len(elements))
 	}

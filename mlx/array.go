@@ -117,13 +117,7 @@ func (a *Array) Dim(axis int) int { return a.dims()[a.axis(axis)] }
 func (a *Array) Ndim() int { return len(a.dims()) }
 
 // Size is the number of elements.
-func (a *Array) Size() int {
-	n := 1
-	for _, d := range a.dims() {
-		n *= d
-	}
-	return n
-}
+func (a *Array) Size() int { return product(a.dims()) }
 
 // Nbytes is the size of the elements in bytes.
 func (a *Array) Nbytes() int { return int(mlxc.ArrayNbytes(a.h())) }

@@ -235,8 +235,8 @@ func (a *Array) UnrotateOnHost(scale *Array, bits, group int) *Array {
 
 // convOnHost returns nil if a convolution must be computed by MLX. Negative results are multiplied by slope [Cout],
 // which may be nil.
-func (a *Array) convOnHost(weight, bias, slope *Array, stride, padding, groups int) *Array {
-	if !onHost(hostAlways, a, weight, bias, slope) || !host.Vector() || groups != 1 || a.Ndim() != 4 || weight.Ndim() != 4 {
+func (a *Array) convOnHost(weight, bias, slope *Array, stride, padding int) *Array {
+	if !onHost(hostAlways, a, weight, bias, slope) || !host.Vector() || a.Ndim() != 4 || weight.Ndim() != 4 {
 		return nil
 	}
 	c := &host.Conv{In: weight.Dim(3), Out: weight.Dim(0), Kernel: weight.Dim(1), Stride: stride, Padding: padding}

@@ -153,36 +153,28 @@ func Addmm(c, a, b *Array) *Array {
 // Conv2d convolves x [N, H, W, Cin] with weight [Cout, kH, kW, Cin], without
 // bias.
 func (a *Array) Conv2d(weight *Array, stride, padding int) *Array {
-	return a.GroupedConv2d(weight, stride, padding, 1)
-}
-
-// GroupedConv2d is [Array.Conv2d] for channels in groups, with weight
-// [Cout, kH, kW, Cin/groups]: the outputs of a group depend on its inputs only.
-func (a *Array) GroupedConv2d(weight *Array, stride, padding, groups int) *Array {
-	if y := a.convOnHost(weight, nil, nil, stride, padding, groups); y != nil {
+	if y := a.convOnHost(weight, nil, nil, stride, padding); y != nil {
 		return y
 	}
 	s, p := int32(stride), int32(padding)
-	return result(func(r *uintptr) int32 {
-		return mlxc.Conv2d(r, a.h(), weight.h(), s, s, p, p, 1, 1, int32(groups), stream)
-	})
+	return result(func(r *uintptr) int32 { return mlxc.Conv2d(r, a.h(), weight.h(), s, s, p, p, 1, 1, 1, stream) })
 }
 
-// BiasedConv2d is [Array.GroupedConv2d] with a bias [Cout], which may be nil.
-func (a *Array) BiasedConv2d(weight, bias *Array, stride, padding, groups int) *Array {
+// BiasedConv2d is [Array.Conv2d] with a bias [Cout], which may be nil.
+func (a *Array) BiasedConv2d(weight, bias *Array, stride, padding int) *Array {
 	if bias == nil {
-		return a.GroupedConv2d(weight, stride, padding, groups)
+		return a.Conv2d(weight, stride, padding)
 	}
-	if y := a.convOnHost(weight, bias, nil, stride, padding, groups); y != nil {
+	if y := a.convOnHost(weight, bias, nil, stride, padding); y != nil {
 		return y
 	}
-	return AddBias(a.GroupedConv2d(weight, stride, padding, groups), bias, nil)
+	return AddBias(a.Conv2d(weight, stride, padding), bias, nil)
 }
 
 // LeakyConv2d is [Array.BiasedConv2d] in steps of 1, whose negative results are multiplied by slope [Cout]: a leaky
 // or parametric ReLU.
 func (a *Array) LeakyConv2d(weight, bias, slope *Array, padding int) *Array {
-	if y := a.convOnHost(weight, bias, slope, 1, padding, 1); y != nil {
+	if y := a.convOnHost(weight, bias, slope, 1, padding); y != nil {
 		return y
 	}
 	return AddBiasLeaky(a.Conv2d(weight, 1, padding), bias, slope)

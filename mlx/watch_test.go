@@ -43,7 +43,7 @@ func TestWatchHost(t *testing.T) {
 		mlx.Eval(image)
 		for name, f := range map[string]func(){
 			"silu":      func() { image.SiLU() },
-			"conv":      func() { image.GroupedConv2d(mlxtest.Randn(2, 16, 3, 3, 16), 1, 1, 1) },
+			"conv":      func() { image.Conv2d(mlxtest.Randn(2, 16, 3, 3, 16), 1, 1) },
 			"attention": func() { mlx.Attention(image, image, image, 1, nil) },
 			"group":     func() { image.GroupStatisticsOnHost(4, 1e-6) },
 		} {

@@ -38,7 +38,7 @@ var fusedFaults = []codeFault{
 	{"gate missing after attention", "transformer/joint.go", "sum, y := n.Plain(",
 		"return []*mlx.Array{x.Add(dx), next.norm(n, x.Add(dx))}", "qwen-inner",
 		"transformer.transformer_blocks.0.img_norm2@0", "modulation.addThenNorm"},
-	{"gate missing in the feed-forward", "transformer/qwenimage21.go", "return wideSwiGLU(nil, in[0], in[1])", "return in[1].Array()",
+	{"gate missing in the feed-forward", "transformer/qwenimage21.go", "return nn.WideSwiGLU(nil, in[0], in[1])", "return in[1].Array()",
 		"qwen-image-21", "transformer.transformer_blocks.0.img_mlp@0", "qwenImage21FeedForward.Forward"},
 	{"SiLU missing before the modulation", "transformer/cosmos.go", "active := n.Fused(", "t.active = t.embedded",
 		"anima", "transformer.transformer_blocks.0.norm1@0", "cosmosAdaNorm.modulation"},

@@ -452,10 +452,7 @@ func newQwen3MLP(dim, hidden int, bias bool) *qwen3MLP {
 
 func (m *qwen3MLP) Forward(x *mlx.Array) *mlx.Array {
 	in := m.GateUp.Forward(x)
-	y := m.Fused("qwen3MLP.Forward", func() *mlx.Array {
-		wide := func(c mlx.Columns) mlx.Columns { c.X = nn.WidenFP16(c.X); return c }
-		return mlx.SwiGLU(nil, wide(in[0]), wide(in[1]))
-	}, func() *mlx.Array {
+	y := m.Fused("qwen3MLP.Forward", func() *mlx.Array { return nn.WideSwiGLU(nil, in[0], in[1]) }, func() *mlx.Array {
 		return nn.WidenFP16(m.ActFn.Forward(in[0].Array())).Mul(nn.WidenFP16(in[1].Array()))
 	})
 	return m.Tap(m.DownProj.ForwardWide(y, x.Dtype()), x)

@@ -245,6 +245,6 @@ type ernieFeedForward struct {
 // Forward may return a wide result: see [nn.Linear.ForwardWide].
 func (f *ernieFeedForward) Forward(x *mlx.Array) *mlx.Array {
 	in := f.In.Forward(x)
-	y := mlx.GEGLU(wideColumns(in[0]), wideColumns(in[1]))
+	y := mlx.GEGLU(nn.WideColumns(in[0]), nn.WideColumns(in[1]))
 	return f.Tap(f.LinearFC2.ForwardWide(y, x.Dtype()), x)
 }

@@ -380,7 +380,7 @@ func newSwiGLU() *swiGLU { return &swiGLU{Gate: &nn.SiLU{}} }
 func (s *swiGLU) after(first *mlx.Array, x mlx.Columns) *mlx.Array {
 	half := x.Size / 2
 	a, b := mlx.Columns{X: x.X, From: x.From, Size: half}, mlx.Columns{X: x.X, From: x.From + half, Size: half}
-	return s.Fused("swiGLU.after", func() *mlx.Array { return wideSwiGLU(first, a, b) }, func() *mlx.Array {
+	return s.Fused("swiGLU.after", func() *mlx.Array { return nn.WideSwiGLU(first, a, b) }, func() *mlx.Array {
 		y := s.Tap(nn.WidenFP16(s.Gate.Forward(a.Array())).Mul(nn.WidenFP16(b.Array())), x.Array())
 		if first != nil {
 			y = mlx.Concat(2, nn.WidenFP16(first), y)

@@ -75,6 +75,6 @@ func newGatedFeedForward(dim, hidden int) *gatedFeedForward {
 
 // Forward may return a wide result: see [nn.Linear.ForwardWide].
 func (f *gatedFeedForward) Forward(x *mlx.Array) *mlx.Array {
-	y := wideSwiGLU(nil, mlx.AllColumns(f.Gate.Forward(x)), mlx.AllColumns(f.Up.Forward(x)))
+	y := nn.WideSwiGLU(nil, mlx.AllColumns(f.Gate.Forward(x)), mlx.AllColumns(f.Up.Forward(x)))
 	return f.Tap(f.Down.ForwardWide(y, x.Dtype()), x)
 }

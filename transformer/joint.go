@@ -218,19 +218,6 @@ func (f *feedForward) Forward(x *mlx.Array) *mlx.Array {
 	return f.Tap(f.Net[last].(*nn.Linear).ForwardWide(y, x.Dtype()), x)
 }
 
-// wideSwiGLU is [mlx.SwiGLU] with a result in float32 for float16, whose range products of two
-// activations leave first.
-func wideSwiGLU(first *mlx.Array, a, b mlx.Columns) *mlx.Array {
-	if first != nil {
-		first = nn.WidenFP16(first)
-	}
-	return mlx.SwiGLU(first, wideColumns(a), wideColumns(b))
-}
-
-func wideColumns(c mlx.Columns) mlx.Columns {
-	return mlx.Columns{X: nn.WidenFP16(c.X), From: c.From, Size: c.Size}
-}
-
 // geluLinear is diffusers' GELU, with approximate "tanh" unless it is exact.
 type geluLinear struct {
 	nn.Module

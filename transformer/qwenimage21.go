@@ -328,7 +328,7 @@ type qwenImage21FeedForward struct {
 
 func (f *qwenImage21FeedForward) Forward(x *mlx.Array) *mlx.Array {
 	in := f.Inner.Forward(x)
-	y := f.Fused("qwenImage21FeedForward.Forward", func() *mlx.Array { return wideSwiGLU(nil, in[0], in[1]) }, func() *mlx.Array {
+	y := f.Fused("qwenImage21FeedForward.Forward", func() *mlx.Array { return nn.WideSwiGLU(nil, in[0], in[1]) }, func() *mlx.Array {
 		return nn.WidenFP16(f.ActivationFn.Forward(in[0].Array())).Mul(nn.WidenFP16(in[1].Array()))
 	})
 	return f.Tap(f.Out.ForwardWide(y, x.Dtype()), x)

@@ -266,7 +266,7 @@ func (f *seedMLP) Forward(x *mlx.Array) *mlx.Array {
 		return f.Tap(f.ProjOut.ForwardWide(f.Act.Forward(f.ProjIn.Forward(x)), x.Dtype()), x)
 	}
 	in := f.In.Forward(x)
-	return f.Tap(f.ProjOut.ForwardWide(wideSwiGLU(nil, in[0], in[1]), x.Dtype()), x)
+	return f.Tap(f.ProjOut.ForwardWide(nn.WideSwiGLU(nil, in[0], in[1]), x.Dtype()), x)
 }
 
 // seedAttention is NaSwinAttention.

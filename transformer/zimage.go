@@ -380,7 +380,7 @@ type zimageFeedForward struct {
 }
 
 func (f *zimageFeedForward) Forward(x *mlx.Array) *mlx.Array {
-	y := wideSwiGLU(nil, mlx.AllColumns(f.W1.Forward(x)), mlx.AllColumns(f.W3.Forward(x)))
+	y := nn.WideSwiGLU(nil, mlx.AllColumns(f.W1.Forward(x)), mlx.AllColumns(f.W3.Forward(x)))
 	return f.Tap(f.W2.ForwardWide(y, x.Dtype()), x)
 }
 

@@ -110,7 +110,7 @@ func shuffled(conv *nn.Conv2d, x *mlx.Array) *mlx.Array {
 		first := func(a *mlx.Array, shape ...int) *mlx.Array {
 			return a.Reshape(4, -1, c, a.Size()/weight.Dim(0)).Slice(1, 0, 1).Reshape(shape...)
 		}
-		y := x.BiasedConv2d(first(weight, 4*c, 1, 1, c), first(bias, 4*c), 1, 0, 1)
+		y := x.BiasedConv2d(first(weight, 4*c, 1, 1, c), first(bias, 4*c), 1, 0)
 		return y.Reshape(n, h, w, 2, 2, c).Transpose(0, 1, 3, 2, 4, 5).Reshape(n, 2*h, 2*w, c)
 	})
 }

@@ -230,7 +230,7 @@ func (s stage) stripThen(x *mlx.Array, by *strips, then func(y *mlx.Array, lo, h
 		top, bottom := max(0, -from), max(0, to-inputRows)
 		y := mlx.Scope(func() *mlx.Array { return s.input(p, stats, from+top, to-bottom) })
 		mlx.Eval(y) // frees the temporaries of the norm before the convolution allocates its own
-		y = y.Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0).BiasedConv2d(weight, bias, stride, 0, s.conv.Groups)
+		y = y.Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0).BiasedConv2d(weight, bias, stride, 0)
 		return then(y, lo, hi)
 	}
 	step := m.rows(s, in)

@@ -276,34 +276,25 @@ func (s *Sequential) Forward(x *mlx.Array) *mlx.Array {
 }
 
 // Conv2d is torch.nn.Conv2d on [N, H, W, C] with square kernels: weight
-// [out, in/groups, k, k] in the checkpoint, and bias [out] if it has one.
+// [out, in, k, k] in the checkpoint, and bias [out] if it has one.
 type Conv2d struct {
 	Module
 	Weight Param `w:"weight,oihw"`
 	Bias   Param `w:"bias"`
 
-	Stride, Padding, Groups int
+	Stride, Padding int
 }
 
 // NewConv2d declares a convolution.
 func NewConv2d(in, out, kernel, stride, padding int) *Conv2d {
-	return NewGroupedConv2d(in, out, kernel, stride, padding, 1)
-}
-
-// NewGroupedConv2d declares a convolution of channels in groups. As many groups as
-// inputs make a depthwise convolution.
-func NewGroupedConv2d(in, out, kernel, stride, padding, groups int) *Conv2d {
-	return &Conv2d{
-		Weight: NewParam(out, in/groups, kernel, kernel), Bias: NewParam(out),
-		Stride: stride, Padding: padding, Groups: groups,
-	}
+	return &Conv2d{Weight: NewParam(out, in, kernel, kernel), Bias: NewParam(out), Stride: stride, Padding: padding}
 }
 
 // NewCausalConv3d declares a causal 3-D convolution of a single frame: weight
 // [out, in, k, k, k] in the checkpoint. The earlier frames are zeros, so only the last
 // slice of the weight in time is used and loaded.
 func NewCausalConv3d(in, out, kernel, padding int) *Conv2d {
-	return &Conv2d{Weight: NewParam(out, in, kernel, kernel, kernel).Last(), Bias: NewParam(out), Stride: 1, Padding: padding, Groups: 1}
+	return &Conv2d{Weight: NewParam(out, in, kernel, kernel, kernel).Last(), Bias: NewParam(out), Stride: 1, Padding: padding}
 }
 
 // WithoutBias removes the bias of a declared convolution, and returns it.
@@ -314,7 +305,7 @@ func (c *Conv2d) WithoutBias() *Conv2d {
 
 func (c *Conv2d) Forward(x *mlx.Array) *mlx.Array {
 	weight, bias := c.As(x.Dtype())
-	return c.TapImage(x.BiasedConv2d(weight, bias, c.Stride, c.Padding, c.Groups), x)
+	return c.TapImage(x.BiasedConv2d(weight, bias, c.Stride, c.Padding), x)
 }
 
 // As returns weight and bias in another dtype. The bias is nil if there is no such parameter.
@@ -327,13 +318,27 @@ func (c *Conv2d) As(dtype mlx.Dtype) (weight, bias *mlx.Array) {
 
 // Plain convolves without the bias. Hooks do not see it.
 func (c *Conv2d) Plain(x *mlx.Array) *mlx.Array {
-	return x.GroupedConv2d(c.Weight.As(x.Dtype()), c.Stride, c.Padding, c.Groups)
+	return x.Conv2d(c.Weight.As(x.Dtype()), c.Stride, c.Padding)
 }
 
 // WidenFP16 converts float16 to float32, and returns other dtypes unchanged. It is for
 // residual streams that grow beyond 65504, the largest float16, and for what is added
 // to them. bfloat16 has the range of float32.
 func WidenFP16(x *mlx.Array) *mlx.Array { return x.AsType(WideDtype(x.Dtype())) }
+
+// WideSwiGLU is [mlx.SwiGLU] with a result in float32 for float16, whose range products of two
+// activations leave first.
+func WideSwiGLU(first *mlx.Array, a, b mlx.Columns) *mlx.Array {
+	if first != nil {
+		first = WidenFP16(first)
+	}
+	return mlx.SwiGLU(first, WideColumns(a), WideColumns(b))
+}
+
+// WideColumns is [WidenFP16] for columns of an array.
+func WideColumns(c mlx.Columns) mlx.Columns {
+	return mlx.Columns{X: WidenFP16(c.X), From: c.From, Size: c.Size}
+}
 
 // WideDtype returns the dtype of the results of [WidenFP16].
 func WideDtype(dtype mlx.Dtype) mlx.Dtype {

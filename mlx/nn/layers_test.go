@@ -256,22 +256,20 @@ func TestEmbedding(t *testing.T) {
 
 func TestConv2d(t *testing.T) {
 	const h, w, in, out, k = 6, 5, 4, 8, 3
-	for _, c := range []struct{ stride, padding, groups int }{{1, 1, 1}, {2, 0, 1}, {2, 1, 1}, {1, 1, 2}, {2, 1, 4}} {
-		inGroup, outGroup := in/c.groups, out/c.groups
-		x, weight, bias := mlxtest.Random(1, h*w*in), mlxtest.Random(2, out*inGroup*k*k), mlxtest.Random(3, out)
+	for _, c := range []struct{ stride, padding int }{{1, 1}, {2, 0}, {2, 1}} {
+		x, weight, bias := mlxtest.Random(1, h*w*in), mlxtest.Random(2, out*in*k*k), mlxtest.Random(3, out)
 		oh, ow := (h+2*c.padding-k)/c.stride+1, (w+2*c.padding-k)/c.stride+1
 		want := make([]float64, oh*ow*out)
 		for y := range oh {
 			for xx := range ow {
 				for o := range out {
 					s := float64(bias[o])
-					for i := range inGroup { // torch.nn.Conv2d: out group g sees in group g
+					for i := range in {
 						for dy := range k {
 							for dx := range k {
 								py, px := y*c.stride+dy-c.padding, xx*c.stride+dx-c.padding
 								if py >= 0 && px >= 0 && py < h && px < w {
-									channel := o/outGroup*inGroup + i
-									s += float64(x[(py*w+px)*in+channel]) * float64(weight[((o*inGroup+i)*k+dy)*k+dx])
+									s += float64(x[(py*w+px)*in+i]) * float64(weight[((o*in+i)*k+dy)*k+dx])
 								}
 							}
 						}
@@ -280,12 +278,12 @@ func TestConv2d(t *testing.T) {
 				}
 			}
 		}
-		// from a checkpoint, so that the layout is torch's [out, in/groups, k, k]
+		// from a checkpoint, so that the layout is torch's [out, in, k, k]
 		ck := open(t, save(t,
-			tensor{name: "weight", dtype: "F32", shape: []int{out, inGroup, k, k}, values: weight},
+			tensor{name: "weight", dtype: "F32", shape: []int{out, in, k, k}, values: weight},
 			tensor{name: "bias", dtype: "F32", shape: []int{out}, values: bias}))
 		mlxtest.Do(t, func() {
-			conv := nn.NewGroupedConv2d(in, out, k, c.stride, c.padding, c.groups)
+			conv := nn.NewConv2d(in, out, k, c.stride, c.padding)
 			if err := nn.Load(conv, ck, nn.LoadOptions{Name: "conv", Dtype: mlx.Float32}); err != nil {
 				t.Fatal(err)
 			}
