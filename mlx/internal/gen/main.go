@@ -144,7 +144,8 @@ func usedNames(dir string) ([]string, error) {
 			return true
 		})
 	}
-	for _, own := range []string{"Open", "OpenGlobal", "ABI", "ErrABI", "Callback", "CUDAKernel", "CompileCUDA", "CUDACompiler", "CUDAModule", "MallocTrim"} {
+	for _, own := range []string{"Open", "OpenGlobal", "ABI", "ErrABI", "Callback", "MallocTrim",
+		"CUDAKernel", "CompileCUDA", "CUDACompiler", "CUDAModule"} {
 		delete(used, own)
 	}
 	return slices.Sorted(maps.Keys(used)), nil
