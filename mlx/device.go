@@ -84,6 +84,9 @@ func initDevices() {
 		devices[GPU] = gpu
 		check(mlxc.GetDefaultStream(&streams[GPU], gpu))
 		defaultDevice = GPU
+		if GPU.Backend() == BackendCUDA {
+			keepCode()
+		}
 	} else {
 		// by default the CPU's allocator returns freed memory above 32 MB to the system;
 		// the page faults of allocating it again take up to ten times as long as the

@@ -16,6 +16,18 @@ import (
 // envCode is MLX's environment variable for the folder where it keeps compiled CUDA code.
 const envCode = "MLX_PTX_CACHE_DIR"
 
+// keepCode has MLX keep compiled code in the user's cache folder, if that can be written. MLX's own folder is in /tmp, where
+// others can write and nothing stays. MLX asks for the variable when it first compiles something.
+func keepCode() {
+	dir, err := os.UserCacheDir()
+	if _, set := os.LookupEnv(envCode); set || err != nil {
+		return
+	}
+	if dir = filepath.Join(dir, "gomflux", "cuda"); os.MkdirAll(dir, 0o700) == nil {
+		os.Setenv(envCode, dir)
+	}
+}
+
 // A cudaRunner runs kernels on CUDA.
 //
 // mlx_fast_cuda_kernel is not used: it compiles every kernel with the headers of the CUDA toolkit,
@@ -71,12 +83,15 @@ func (r *cudaRunner) compiled(k *kernel, l launch) []byte {
 func storedCode(folder, name, key string, compile func() ([]byte, error)) ([]byte, error) {
 	text := fmt.Appendf(nil, "%x", sha256.Sum256([]byte(key)))
 	module := mlxc.CUDAModule(name, text)
+	if folder == "" || module == "" {
+		return compile()
+	}
 	path := filepath.Join(folder, module+".ptx")
 	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
 		return text, nil
 	}
 	code, err := compile()
-	if err != nil || folder == "" || module == "" || os.MkdirAll(folder, 0o700) != nil {
+	if err != nil || os.MkdirAll(folder, 0o700) != nil {
 		return code, err
 	}
 	functions := name + "\t" + name + "\n" // names in the source and in the code

@@ -152,7 +152,7 @@ func openError(path string, err error) error {
 // setDefaults changes some defaults of MLX through its environment variables, which MLX
 // reads when it is opened.
 func setDefaults() {
-	defaults := map[string]string{
+	for name, value := range map[string]string{
 		// this check ends a run on CUDA with an exception after a number of graphs in a row that
 		// are not in the cache
 		"MLX_ENABLE_CACHE_THRASHING_CHECK": "0",
@@ -161,12 +161,7 @@ func setDefaults() {
 		// Models compute in bfloat16 there by default, and in float32 only where precision
 		// is asked for
 		"MLX_ENABLE_TF32": "0",
-	}
-	// MLX's own folder for compiled code is in /tmp, where others can write and nothing stays
-	if dir, err := os.UserCacheDir(); err == nil && runtime.GOOS == "linux" {
-		defaults[envCode] = filepath.Join(dir, "gomflux", "cuda")
-	}
-	for name, value := range defaults {
+	} {
 		if _, set := os.LookupEnv(name); !set {
 			os.Setenv(name, value)
 		}
