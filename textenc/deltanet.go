@@ -50,7 +50,7 @@ func (d *gatedDeltaNet) Forward(x *mlx.Array, p *pass) *mlx.Array {
 		x = x.Mul(p.real.AsType(x.Dtype()))
 	}
 	b, t, dtype := x.Dim(0), x.Dim(1), x.Dtype()
-	var before layerCache
+	var before keptArrays
 	if len(p.cache.layers) > 0 {
 		before = p.cache.layers[d.layer]
 	}

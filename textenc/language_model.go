@@ -141,7 +141,7 @@ func (m *CausalLM) logits(ids *mlx.Array, images []VisionInput, cache *Cache, la
 // A Cache has what a language model keeps of the tokens that it has seen: keys and values of its
 // attention layers, and the states of its other layers. It belongs to the caller, who must close it.
 type Cache struct {
-	layers   []layerCache
+	layers   []keptArrays
 	batch    int
 	capacity int   // for which memory is allocated at once
 	tokens   int   // of each sequence, with padding
@@ -151,12 +151,16 @@ type Cache struct {
 	mode   mlx.CompileMode
 	step   *step // nil before the first one
 	recent int   // of the tokens, those whose keys and values are in the tails
-	table  *tailTable
+
+	// table has what steps get of their positions, for all tokens of a tail at once: the rotary embedding's cos and sin, and the
+	// positions in the cache, a row for each token; nil if no tail has begun. MLX lets a GPU fetch an array that is new on the
+	// host only when a kernel asks for it, which costs as much as ten kernels.
+	table keptArrays
 }
 
-// A layerCache has the arrays of a layer: keys and values [B, heads, capacity, D] and the tail of steps (see
-// [mlx.TokenCache]), or two other states. They are nil at first.
-type layerCache [3]*mlx.Array
+// keptArrays are arrays of a cache, nil at first. Those of a layer are keys and values [B, heads, capacity, D] and the tail
+// of steps (see [mlx.TokenCache]), or two other states.
+type keptArrays [3]*mlx.Array
 
 // cacheStep is by how many tokens a cache grows.
 const cacheStep = 256
@@ -165,7 +169,7 @@ const cacheStep = 256
 func cacheRoom(tokens int) int { return (tokens + cacheStep - 1) / cacheStep * cacheStep }
 
 func newCache(layers, batch, capacity int) *Cache {
-	return &Cache{layers: make([]layerCache, layers), batch: batch, capacity: capacity, behind: make([]int, batch)}
+	return &Cache{layers: make([]keptArrays, layers), batch: batch, capacity: capacity, behind: make([]int, batch)}
 }
 
 // Len returns the number of tokens of each sequence, with padding.
@@ -199,21 +203,21 @@ func (c *Cache) Close() {
 	if c.step != nil {
 		c.step.free()
 	}
-	c.setTable(nil)
+	c.table.set(0, nil, nil, nil)
 	for i := range c.layers {
 		c.layers[i].set(0, nil, nil, nil)
 	}
 }
 
-// set replaces arrays of the layer. The old ones are freed before the new ones are evaluated, so
+// set replaces arrays. The old ones are freed before the new ones are evaluated, so
 // that MLX can overwrite them.
-func (l *layerCache) set(from int, arrays ...*mlx.Array) {
+func (k *keptArrays) set(from int, arrays ...*mlx.Array) {
 	for i, a := range arrays {
-		if old := l[from+i]; old != nil && old != a {
+		if old := k[from+i]; old != nil && old != a {
 			old.Free()
 		}
 		mlx.Keep(a)
-		l[from+i] = a
+		k[from+i] = a
 	}
 }
 
@@ -254,5 +258,5 @@ func (c *Cache) settle() {
 		l.set(0, c.put(l[0], from, parts[0].Squeeze(0)), c.put(l[1], from, parts[1].Squeeze(0)))
 	}
 	c.recent = 0
-	c.setTable(nil)
+	c.table.set(0, nil, nil, nil)
 }

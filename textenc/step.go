@@ -14,13 +14,6 @@ type step struct {
 	free func()
 }
 
-// A tailTable has what steps get of their positions, for all tokens of a tail at once: MLX lets a GPU fetch an array
-// that is new on the host only when a kernel asks for it, which costs as much as ten kernels.
-type tailTable struct {
-	cos, sin *mlx.Array // of the rotary embedding, one row for each token
-	position *mlx.Array // see [mlx.TokenCache]
-}
-
 // steps reports whether a pass can be a step, and prepares it.
 func (m *CausalLM) steps(p *pass, images []VisionInput) bool {
 	c := p.cache
@@ -30,28 +23,16 @@ func (m *CausalLM) steps(p *pass, images []VisionInput) bool {
 	if c.recent == mlx.TailTokens {
 		c.settle()
 	}
-	if c.table == nil {
+	if c.table[0] == nil {
 		ahead := newPass(c, p.batch, mlx.TailTokens, p.dtype)
 		for _, pass := range []*pass{p, ahead} {
 			if m.Model.begin(pass); pass.queries != nil {
 				return false
 			}
 		}
-		c.setTable(&tailTable{ahead.rope.Cos, ahead.rope.Sin, mlx.NewPositions(c.tokens)})
+		c.table.set(0, ahead.rope.Cos, ahead.rope.Sin, mlx.NewPositions(c.tokens))
 	}
 	return true
-}
-
-// setTable replaces the table, which is nil if no tail has begun.
-func (c *Cache) setTable(t *tailTable) {
-	if c.table != nil {
-		c.table.cos.Free()
-		c.table.sin.Free()
-		c.table.position.Free()
-	}
-	if c.table = t; t != nil {
-		mlx.Keep(t.cos, t.sin, t.position)
-	}
 }
 
 // states returns which arrays of the layer's cache a step gets, [0, all), and which it changes, [from, all).
@@ -70,7 +51,7 @@ func (m *CausalLM) step(ids *mlx.Array, p *pass) *mlx.Array {
 		c.step = &step{run, free}
 	}
 	in := []*mlx.Array{ids}
-	for _, rows := range []*mlx.Array{c.table.cos, c.table.sin, c.table.position} {
+	for _, rows := range c.table {
 		in = append(in, rows.Slice(-2, c.recent, c.recent+1))
 	}
 	layers := m.Model.decoder().Layers
@@ -96,7 +77,7 @@ func (m *CausalLM) step(ids *mlx.Array, p *pass) *mlx.Array {
 // token is the function of a step. It returns the logits and the arrays of the cache that change.
 func (m *CausalLM) token(in []*mlx.Array) (out []*mlx.Array) {
 	d := m.Model.decoder()
-	c := &Cache{layers: make([]layerCache, len(d.Layers))}
+	c := &Cache{layers: make([]keptArrays, len(d.Layers))}
 	p := &pass{cache: c, batch: in[0].Dim(0), tokens: 1, dtype: m.dtype, rope: nn.Rope{Cos: in[1], Sin: in[2]}, position: in[3]}
 	x, more := nn.WidenFP16(d.EmbedTokens.Gather(in[0], m.dtype)), (*mlx.Array)(nil) // summands
 	in = in[4:]
