@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/logtest"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/serve/api"
 	"github.com/gomflux/gomflux/serve/engine"
@@ -64,28 +65,10 @@ func (*fakeModel) Multiple() int { return 8 }
 func (*fakeModel) Class() string { return "Fake" }
 func (*fakeModel) Close() error  { return nil }
 
-// A logged is a log that several goroutines write.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // newTest returns a server with a model named fake, and its log.
-func newTest(t testing.TB, change func(*Config)) (*Server, *logged, *fakeModel) {
+func newTest(t testing.TB, change func(*Config)) (*Server, *logtest.Log, *fakeModel) {
 	t.Helper()
-	m, log := &fakeModel{release: make(chan struct{})}, &logged{}
+	m, log := &fakeModel{release: make(chan struct{})}, &logtest.Log{}
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	e := engine.New(engine.Config{
 		Open: func(context.Context, string, []gomflux.LoRA, func(gomflux.Progress)) (engine.Model, error) {

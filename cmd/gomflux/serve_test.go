@@ -17,51 +17,33 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/internal/logtest"
 )
 
-// A serveLog is what a server writes to standard error, which a test may read while it runs.
-type serveLog struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *serveLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *serveLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // startServe starts gomflux serve on a free port, and waits for its address.
-func startServe(t *testing.T, args ...string) (cmd *exec.Cmd, address string, stderr *serveLog) {
+func startServe(t *testing.T, args ...string) (cmd *exec.Cmd, address string, stderr *logtest.Log) {
 	t.Helper()
 	return startServeIn(t, t.TempDir(), args...)
 }
 
 // startServeIn is startServe in a folder, which is the Hugging Face cache too.
-func startServeIn(t *testing.T, folder string, args ...string) (cmd *exec.Cmd, address string, stderr *serveLog) {
+func startServeIn(t *testing.T, folder string, args ...string) (cmd *exec.Cmd, address string, stderr *logtest.Log) {
 	t.Helper()
 	return startServeBy(t, folder, exec.Command("gomflux", append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...))
 }
 
 // startServeBy is startServeIn by a command.
-func startServeBy(t *testing.T, folder string, cmd *exec.Cmd) (_ *exec.Cmd, address string, stderr *serveLog) {
+func startServeBy(t *testing.T, folder string, cmd *exec.Cmd) (_ *exec.Cmd, address string, stderr *logtest.Log) {
 	t.Helper()
 	cmd.Dir = folder
 	env := append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries), "HF_HUB_CACHE="+cmd.Dir, "XDG_DATA_HOME="+cmd.Dir)
 	cmd.Env = append(env, cmd.Env...)
-	stderr = &serveLog{}
+	stderr = &logtest.Log{}
 	cmd.Stderr = stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
